@@ -8,12 +8,13 @@ namespace tritium {
 
 enum class Faulty : std::uint8_t {
   nothing,
-  index,  // values: the index, the size of the axis
+  index,  // values: the index, the size of the axis; 1: the index is unsigned
   place,  // values: the sequence, its slot, start and count; the slots, the capacity and the tokens there are
   number,  // values: the row and the column of what is no finite number; 1, -1 (infinities) or 0 (NaN)
   code,  // values: the row and the column of a packed weight whose code means nothing
   element,  // values: how many axes (up to 5), the place along each; in the last, 1, -1 (infinities) or 0 (NaN)
   scale,  // values: which row's and group's it is, and the bits of the f32 number that is not finite and above 0
+  power,  // an integer is to be raised to a negative power
   zero,  // values: which row's and group's it is, the zero point, and the smallest and the largest that are possible
 };
 

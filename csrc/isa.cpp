@@ -36,7 +36,8 @@
   use(fused_product)              \
   use(random)                     \
   use(tape)                       \
-  use(take)                       \
+  use(indexed)                    \
+  use(nonzero)                    \
   use(rope)                       \
   use(linear)                     \
   use(cache)                      \
@@ -44,7 +45,11 @@
   use(integer)                    \
   use(ternary)                    \
   use(quantize)                   \
-  use(dequantize)
+  use(dequantize)                 \
+  use(sort)                       \
+  use(complex)                    \
+  use(power)                      \
+  use(source)
 
 #define TRITIUM_DECLARE(file) Table file##_table();
 #define TRITIUM_APPEND(file) append(to, file##_table());

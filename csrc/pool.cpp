@@ -14,6 +14,7 @@
 #include <map>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "limits.h"
 #include "view.h"
@@ -72,6 +73,7 @@ struct State {
   bool above = false;        // live blocks were reported to be near their limit, and are not yet well below it again
   int64_t most = INT64_MAX;  // that live blocks may hold: the configured limit
   int64_t high = INT64_MAX;  // live blocks above this are reported
+  PoolNews news;             // that nobody has taken yet
   int64_t memory = 0;        // what the process may use, or less by configuration; 0: unknown
   PoolStats totals;
   ClassStats large;
@@ -179,6 +181,14 @@ Block* take_idle(State& s, int64_t keep, int64_t& released) {
   return list;
 }
 
+// Notes that idle blocks were given back without a call of pool_trim from outside. The caller holds the lock.
+void note_own_trim(State& s, int64_t released) {
+  if (!released) return;
+  ++s.news.trims;
+  s.news.released += released;
+  pool_has_news.store(true, std::memory_order_relaxed);
+}
+
 void note_live(State& s, Block* block, bool hit) {
   ClassStats& c = block->size_class < 0 ? s.large : s.classes[block->size_class];
   PoolStats& t = s.totals;
@@ -193,7 +203,8 @@ void note_live(State& s, Block* block, bool hit) {
   t.peak_block_bytes = std::max(t.peak_block_bytes, t.current_block_bytes);
   if (t.current_block_bytes > s.high && !s.above) [[unlikely]] {
     s.above = true;
-    pool_high.store(true, std::memory_order_relaxed);
+    s.news.high = true;
+    pool_has_news.store(true, std::memory_order_relaxed);
   }
 }
 
@@ -250,14 +261,21 @@ std::string in_words(int64_t bytes) {
   throw OutOfMemory(text + ". Free tensors (del), work in smaller batches, or use a smaller dtype.");
 }
 
+// Gives all idle blocks back, since memory is short.
+void trim_all(State& s) {
+  const int64_t released = pool_trim(0);
+  Guard guard(s.lock);
+  note_own_trim(s, released);
+}
+
 Block* allocate_miss(State& s, int index, int64_t nbytes) {
   const int64_t capacity = index >= 0 ? class_size(index) : large_size(nbytes);
   if (s.memory && nbytes > s.memory) refuse(s, nbytes);
   // Memory is promised before it is there: past 90 % of the limit idle blocks go first, lest the kernel kill us.
-  if (index < 0 && s.memory && memory_used() + nbytes > s.memory / 10 * 9) pool_trim(0);
+  if (index < 0 && s.memory && memory_used() + nbytes > s.memory / 10 * 9) trim_all(s);
   Block* block = system_allocate(capacity);
   if (!block) {
-    pool_trim(0);
+    trim_all(s);
     block = system_allocate(capacity);
   }
   if (!block) refuse(s, nbytes);
@@ -267,7 +285,14 @@ Block* allocate_miss(State& s, int index, int64_t nbytes) {
 
 }  // namespace
 
-std::atomic<bool> pool_high{false};
+std::atomic<bool> pool_has_news{false};
+
+PoolNews pool_take_news() {
+  State& s = state();
+  Guard guard(s.lock);
+  pool_has_news.store(false, std::memory_order_relaxed);
+  return std::exchange(s.news, {});
+}
 
 Block* pool_allocate(int64_t nbytes) {
   State& s = state();
@@ -316,6 +341,7 @@ void block_release(Block* block) {
       if (t.pooled_bytes + block->capacity > t.limit) {
         int64_t released = 0;
         excess = take_idle(s, t.limit - block->capacity, released);
+        note_own_trim(s, released);
       }
       ++c.free;
       c.free_bytes += block->capacity;

@@ -58,8 +58,13 @@ std::int64_t pool_trim(std::int64_t keep);    // gives idle blocks back, largest
 // bytes kept idle, `memory` those of the live blocks (0: no bound of their own). Throws std::invalid_argument.
 void pool_configure(std::int64_t small_block_size, std::int64_t large_block_threshold, std::int64_t limit,
                     std::int64_t memory);
-// Set when live blocks rise above 90 % of memory_limit, once until they were below 80 % of it; cleared by the reader.
-extern std::atomic<bool> pool_high;
+// What happened in the pool since it was last asked.
+struct PoolNews {
+  bool high = false;  // live blocks rose above 90 % of memory_limit; told once until they were below 80 % of it
+  std::int64_t trims = 0, released = 0;  // idle blocks that it gave back by itself: how often, and their bytes
+};
+extern std::atomic<bool> pool_has_news;
+PoolNews pool_take_news();
 double pool_bench(std::int64_t nbytes, std::int64_t n);  // ns per allocate and release
 
 }  // namespace tritium

@@ -47,6 +47,20 @@ bool has_three(const uint8_t* bytes, int64_t n) {
   return (both | (w & w >> 1 & kLow)) != 0;
 }
 
+// Whether a byte is above 242 somewhere: its high bit is set, and the others carry into it with 13 added.
+bool has_above_242(const uint8_t* bytes, int64_t n) {
+  constexpr std::uint64_t kHigh = 0x8080808080808080, kAdded = 0x0d0d0d0d0d0d0d0d;
+  std::uint64_t above = 0, w = 0;
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    std::memcpy(&w, bytes + i, 8);
+    above |= ((w & ~kHigh) + kAdded) & w & kHigh;
+  }
+  w = 0;
+  std::memcpy(&w, bytes + i, static_cast<std::size_t>(n - i));
+  return (above | (((w & ~kHigh) + kAdded) & w & kHigh)) != 0;
+}
+
 template <DType F>
 int64_t search(const Weights& w) {
   if constexpr (F == DType::i8 || F == DType::i4 || F == DType::i8_r16 || F == DType::i4_r32) return -1;
@@ -60,6 +74,7 @@ int64_t search(const Weights& w) {
     for (int64_t r = 0; r < w.n; ++r) {
       const uint8_t* const row = bytes + r * w.row;
       if (F == DType::tern2 && !has_three(row, (w.k + 3) / 4)) continue;
+      if (F == DType::tern5 && !has_above_242(row, (w.k + 4) / 5)) continue;
       for (int64_t i = 0; i * kFields<F> < w.k; ++i) {
         for (int j = 0; bad[row[i]] && j < kFields<F>; ++j) {
           if (bad[row[i]] >> j & 1 && i * kFields<F> + j < w.k) return r * w.k + i * kFields<F> + j;

@@ -2,7 +2,10 @@
 // Knows nothing of ops or kernels.
 #include "array.h"
 
+#include "convert.h"
+
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 namespace tritium::python {
@@ -109,7 +112,7 @@ bool check_inside(Array* a) {
                  static_cast<long long>(a->offset), static_cast<long long>(s->nbytes));
     return false;
   }
-  if (reinterpret_cast<std::uintptr_t>(s->data) % static_cast<std::uintptr_t>(item) != 0) {
+  if (reinterpret_cast<std::uintptr_t>(s->data) % static_cast<std::uintptr_t>(alignment(static_cast<DType>(a->code))) != 0) {
     PyErr_Format(PyExc_ValueError, "Imported memory at %p is not aligned to its elements of %lld bytes; copy it first.",
                  s->data, static_cast<long long>(item));
     return false;
@@ -240,7 +243,7 @@ PyObject* bytes_of(Array* a, int64_t elements) {
 PyObject* get_nbytes(PyObject* self, void*) {
   Array* a = as_array(self);
   int64_t ignored[kMaxDims];
-  const bool packed = a->code >= kDTypes && a->size > 0;
+  const bool packed = a->code >= 0 && !is_plain(static_cast<DType>(a->code)) && a->size > 0;
   return bytes_of(a, packed ? contiguous_strides(a->ndim(), a->shape(), a->code, ignored) : a->size);
 }
 
@@ -254,6 +257,11 @@ PyObject* get_address(PyObject* self, void*) {
   Py_XDECREF(base);
   return sum;
 }
+
+PyMethodDef array_methods[] = {
+    {"number", array_number, METH_NOARGS,
+     "number($self, /)\n--\n\nThe one element as a Python number; None where it is not one of a plain dtype here."},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef array_getset[] = {
     {"shape", get_shape, nullptr, "Sizes of the axes.", nullptr},
@@ -279,7 +287,9 @@ bool wants(int flags, int flag) { return (flags & flag) == flag; }
 
 bool buffer_fits(Array* a, int flags) {
   const char* trouble = nullptr;
-  if (!a->usable()) {
+  if (a->native && is_complex(static_cast<DType>(a->code))) {
+    trouble = "complex numbers have no buffer format; .numpy() gives an array of them";
+  } else if (!a->usable()) {
     trouble = "this tensor has no plain CPU memory; bring it there with .to(\"cpu\") first";
   } else if (!a->plain()) {
     trouble = "this tensor is packed, several elements to a byte; dequantize() or repack() it first";
@@ -338,6 +348,7 @@ PyType_Slot array_slots[] = {
                                   "and offset count elements.")},
     {Py_tp_new, reinterpret_cast<void*>(array_tp_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
+    {Py_tp_methods, array_methods},
     {Py_tp_getset, array_getset},
     {Py_tp_members, array_members},
     {Py_bf_getbuffer, reinterpret_cast<void*>(array_getbuffer)},
@@ -375,7 +386,8 @@ int dtype_code(PyObject* dtype) {
 }
 
 int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides) {
-  const Tile t = code < kDTypes ? Tile{1, 1, 1} : tile(static_cast<DType>(code));
+  const bool plain = code < 0 || is_plain(static_cast<DType>(code));
+  const Tile t = plain ? Tile{1, 1, 1} : tile(static_cast<DType>(code));
   int64_t step = 1;
   for (int d = ndim - 1; d >= 0; --d) {
     strides[d] = step;
@@ -387,7 +399,7 @@ int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* st
 }
 
 bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides, int code) {
-  if (code >= kDTypes) {
+  if (code >= 0 && !is_plain(static_cast<DType>(code))) {
     int64_t whole[kMaxDims];
     contiguous_strides(ndim, shape, code, whole);
     return std::equal(whole, whole + ndim, strides);
@@ -493,6 +505,22 @@ PyObject* array_overlap(PyObject* a, PyObject* b) {
   fill_view(as_array(a), va);
   fill_view(as_array(b), vb);
   return PyLong_FromLong(overlap(va, vb));
+}
+
+PyObject* number_tensor(PyObject* value, PyObject* dtype) {
+  const int code = dtype_code(dtype);
+  if (code == -2) return nullptr;
+  alignas(16) char element[16];  // of the widest dtype
+  const bool is_number = PyFloat_Check(value) || PyLong_Check(value) || PyComplex_Check(value);
+  if (!globals.tensor_type || !is_number || code < 0 || !is_plain(static_cast<DType>(code)) ||
+      !store_scalar(value, code, element))
+    Py_RETURN_NONE;
+  const int64_t nbytes = span(code, 1);
+  Storage* storage = storage_new(nbytes);
+  if (!storage) return nullptr;
+  std::memcpy(storage->data, element, static_cast<std::size_t>(nbytes));
+  return reinterpret_cast<PyObject*>(
+      array_of(globals.tensor_type, reinterpret_cast<PyObject*>(storage), dtype, code, 0, nullptr));
 }
 
 PyTypeObject* make_array_type() { return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&array_spec)); }

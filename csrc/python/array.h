@@ -47,13 +47,13 @@ struct Array {
   int64_t* strides() { return dims + ob_base.ob_size; }
   Storage* memory() { return reinterpret_cast<Storage*>(storage); }
   bool usable() const { return native && code >= 0; }           // a kernel can work on it
-  bool plain() const { return usable() && code < kDTypes; }     // so can whoever knows addresses and strides
+  bool plain() const { return usable() && is_plain(static_cast<DType>(code)); }     // so can whoever knows addresses and strides
   bool known() const { return (native || held) && code >= 0; }  // its calls can be told from others
 };
 
 // Bytes of so many elements of an array; of a packed dtype they fill whole tiles.
 inline int64_t span(int code, int64_t elements) {
-  if (code < kDTypes) return elements * kItemSize[code];
+  if (is_plain(static_cast<DType>(code))) return elements * kItemSize[code];
   const Tile t = tile(static_cast<DType>(code));
   return elements / (t.rows * t.block) * t.nbytes;
 }
@@ -76,6 +76,7 @@ struct Globals {
   PyObject* identity_types;   // instances of these are known by their address
   PyObject* watcher;          // nullptr: nobody listens
   PyObject* alarm;            // called when memory runs low; nullptr: nobody
+  PyObject* trim_watcher;     // called when the pool has trimmed itself; nullptr: nobody
   bool fast = true;
   Spans* recorder = nullptr;  // the first of those who record; nullptr: nobody does
 };
@@ -88,6 +89,8 @@ PyTypeObject* make_kernel_type();
 PyTypeObject* make_row_type();
 PyTypeObject* make_program_type();
 PyTypeObject* make_caller_type();
+PyTypeObject* make_bound_caller_type();
+PyTypeObject* make_guarded_type();
 PyTypeObject* make_again_type();
 
 // Calls, for types whose calls mostly need no Python frame.
@@ -115,11 +118,14 @@ int dtype_code(PyObject* dtype);  // its `code`; -2: exception
 bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides, int code);
 // Strides of contiguous memory; returns the number of elements, the padding of packed dtypes included.
 int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides);
+PyObject* exact(PyObject* value);  // attributes as a key; a new reference, or nullptr with an exception
+PyObject* order_nodes(PyObject* roots, PyObject* known);  // a list: every node that the roots need, inputs first
 PyObject* int_tuple(const int64_t* values, int n);
 Array* array_of(PyTypeObject* type, PyObject* storage, PyObject* dtype, int code, int ndim, const int64_t* shape);
 // Another layout of the same storage and dtype, its offset `shift` elements from the array's.
 Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape, const int64_t* strides, int64_t shift);
 PyObject* array_overlap(PyObject* a, PyObject* b);
+PyObject* number_tensor(PyObject* value, PyObject* dtype);  // 0-d; None: Python's own path takes it
 int overlap(const View& a, const View& b);  // 0 disjoint, 1 the same elements in the same places, 2 anything else
 
 inline void fill_view(Array* a, View& v) {
@@ -127,7 +133,7 @@ inline void fill_view(Array* a, View& v) {
   v.dtype = static_cast<DType>(a->code);
   v.ndim = ndim;
   v.data = a->memory()->data + span(a->code, a->offset);
-  const int inner = a->code < kDTypes ? 0 : tile(v.dtype).rows > 1 ? 2 : 1;  // axes inside a tile
+  const int inner = is_plain(v.dtype) ? 0 : tile(v.dtype).rows > 1 ? 2 : 1;  // axes inside a tile
   for (int d = 0; d < ndim; ++d) {
     v.shape[d] = a->shape()[d];
     v.strides[d] = d < ndim - inner ? span(a->code, a->strides()[d]) : 0;

@@ -15,8 +15,10 @@
 #include "../limits.h"
 #include "../threads.h"
 #include "array.h"
+#include "convert.h"
 #include "events.h"
 #include "fused_product.h"
+#include "index.h"
 #include "tape_object.h"
 
 namespace nb = nanobind;
@@ -208,6 +210,12 @@ void set_pool_alarm(nb::object alarm) {
   keep(globals.alarm, alarm.is_none() ? nullptr : alarm.ptr());
 }
 
+void set_pool_trim_watcher(nb::object watcher) {
+  if (!watcher.is_none() && !PyCallable_Check(watcher.ptr()))
+    throw nb::type_error("set_pool_trim_watcher: a callable (trims, released) or None is needed.");
+  keep(globals.trim_watcher, watcher.is_none() ? nullptr : watcher.ptr());
+}
+
 void set_buffer_watcher(nb::object watcher) {
   if (!watcher.is_none() && !PyCallable_Check(watcher.ptr()))
     throw nb::type_error("set_buffer_watcher: a callable (kind, address, nbytes, reused) or None is needed.");
@@ -234,11 +242,13 @@ NB_MODULE(_native, m) {
   add_type(m, "Array", globals.array_type, make_array_type());
   add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
   add_type(m, "Row", globals.row_type, make_row_type());
-  static PyTypeObject *tape_type, *product_type, *spans_type, *again_type;
+  static PyTypeObject *tape_type, *product_type, *spans_type, *again_type, *bound_type, *guarded_type;
   add_type(m, "Tape", tape_type, make_tape_type());
   add_type(m, "FusedProduct", product_type, make_fused_product_type());
   add_type(m, "Program", globals.program_type, make_program_type());
   add_type(m, "Caller", globals.caller_type, make_caller_type());
+  add_type(m, "BoundCaller", bound_type, make_bound_caller_type());
+  add_type(m, "Guarded", guarded_type, make_guarded_type());
   add_type(m, "Again", again_type, make_again_type());
   add_type(m, "Spans", spans_type, make_spans_type());
 
@@ -249,8 +259,16 @@ NB_MODULE(_native, m) {
         "Tells the runtime which Python classes and objects it works with; called once.");
   m.def("set_fast", [](bool on) { globals.fast = on; }, "on"_a, "Whether remembered calls are replayed.");
   m.def("is_fast", [] { return globals.fast; });
+  m.def("repeat",
+        [](nb::handle x, nb::handle repeats, nb::handle axis) {
+          PyObject* result = repeat_natively(x.ptr(), repeats.ptr(), axis.ptr());
+          return result || PyErr_Occurred() ? checked(result) : nb::none();
+        },
+        "x"_a.none(), "repeats"_a.none(), "axis"_a.none(), "Slices of x repeated along an axis; None: for Python.");
   m.def("overlap", [](nb::handle a, nb::handle b) { return checked(array_overlap(a.ptr(), b.ptr())); }, "a"_a, "b"_a,
         "0: disjoint memory; 1: the same elements in the same places; 2: anything else.");
+  m.def("number", [](nb::handle value, nb::handle dtype) { return checked(number_tensor(value.ptr(), dtype.ptr())); },
+        "value"_a, "dtype"_a, "A Python number as a 0-d tensor; None where it does not fit the dtype.");
   m.def("dlpack",
         [](nb::handle array, nb::handle max_version, nb::handle copy) {
           return checked(dlpack_export(array.ptr(), max_version.ptr(), copy.ptr()));
@@ -262,6 +280,18 @@ NB_MODULE(_native, m) {
         "(Storage, dtype code, shape, strides, offset) of a DLPack capsule, which is used up. A versioned capsule says "
         "whether its memory may be written; for others `writable` does.");
 
+  m.def("tensor_over", [](nb::handle data, nb::handle kinds) { return checked(tensor_over(data.ptr(), kinds.ptr())); },
+        "data"_a, "kinds"_a, "A tensor over a buffer's own memory; None where it is empty, odd or of no plain dtype.");
+  m.def("tensor_of_lists",
+        [](nb::handle data, nb::handle dtype, nb::handle kinds) {
+          return checked(tensor_of_lists(data.ptr(), dtype.ptr(), kinds.ptr()));
+        },
+        "data"_a, "dtype"_a.none(), "kinds"_a,
+        "A tensor of nested lists of Python's own numbers; None where they are anything else, or do not fit.");
+  m.def("exact", [](nb::handle value) { return checked(exact(value.ptr())); }, "value"_a.none(),
+        "A hashable stand-in in which 0.0 and -0.0, 1 and 1.0 and True stay apart.");
+  m.def("order_nodes", [](nb::handle roots, nb::handle known) { return checked(order_nodes(roots.ptr(), known.ptr())); },
+        "roots"_a, "known"_a, "Every node that the roots need, inputs first; known nodes need nothing.");
   m.def("kernel", kernel, "name"_a, "isa"_a.none() = nb::none(), "The kernel of that name, or None.");
   m.def("kernels", kernels, "name"_a, "isa"_a.none() = nb::none(), "The kernels of that name that can run here, best first.");
   m.def("kernel_names", kernel_names, "isa"_a.none() = nb::none());
@@ -291,6 +321,9 @@ NB_MODULE(_native, m) {
         "Sets all four; memory_limit 0: live blocks have no limit of their own.");
   m.def("set_pool_alarm", set_pool_alarm, "alarm"_a.none(),
         "Calls alarm(live, limit) when live blocks rise above 90 % of the memory limit; None: nobody is called.");
+  m.def("set_pool_trim_watcher", set_pool_trim_watcher, "watcher"_a.none(),
+        "Calls watcher(trims, released) after the pool gave idle blocks back by itself, at the next allocation or release; "
+        "None: nobody is called.");
   m.def("pool_bench", pool_bench, "nbytes"_a, "n"_a,
         "ns for one allocation and its release.");
   m.def("ceiling_peaks", ceiling_peaks, "(name, kind, instruction, why it is absent or \"\") of every multiply-add.");

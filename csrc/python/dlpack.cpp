@@ -37,11 +37,13 @@ struct Versioned {  // DLManagedTensorVersioned
 
 constexpr std::int32_t kCpu = 1, kCudaHost = 3;
 constexpr uint64_t kReadOnly = 1, kCopied = 2;
-enum Code : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+enum Code : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };
 
-constexpr DLDataType kTypes[kDTypes] = {
+constexpr DLDataType kTypes[kCodes] = {
     {kBool, 8, 1},  {kInt, 8, 1},   {kInt, 16, 1},  {kInt, 32, 1},    {kInt, 64, 1},   {kUInt, 8, 1},   {kUInt, 16, 1},
-    {kUInt, 32, 1}, {kUInt, 64, 1}, {kFloat, 16, 1}, {kBfloat, 16, 1}, {kFloat, 32, 1}, {kFloat, 64, 1}};
+    {kUInt, 32, 1}, {kUInt, 64, 1}, {kFloat, 16, 1}, {kBfloat, 16, 1}, {kFloat, 32, 1}, {kFloat, 64, 1},
+    {}, {}, {}, {}, {}, {}, {}, {},  // packed: none
+    {kComplex, 64, 1}, {kComplex, 128, 1}};
 
 template <class Managed>
 constexpr const char* kName = "dltensor";

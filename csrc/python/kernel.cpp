@@ -10,6 +10,7 @@
 #include "../fault.h"
 #include "array.h"
 #include "fused_product.h"
+#include "join.h"
 #include "quiet.h"
 #include "tape_object.h"
 
@@ -72,6 +73,50 @@ bool read_number(const Entry& entry, const char* name, PyObject* value, int inde
   return true;
 }
 
+// A number, or a tuple of as many as a name in `params` has places: "shift,,,,axis,,," has four for each. Those left are absent.
+bool read_numbers(const Entry& entry, const char* name, PyObject* value, int index, Attrs& attrs) {
+  const char* rest = entry.params;
+  for (int i = 0; i < index; ++i) rest += std::strcspn(rest, ",") + 1;
+  rest += std::strcspn(rest, ",");
+  int places = 1;
+  for (; *rest == ',' && (rest[1] == ',' || rest[1] == '\0'); ++rest) ++places;
+  const bool several = PyTuple_Check(value);
+  const Py_ssize_t given = several ? PyTuple_GET_SIZE(value) : 1;
+  if (several && (given < 1 || given > places)) {
+    PyErr_Format(PyExc_ValueError, "%s: %s has 1 to %d numbers, given %zd.", entry.name, name, places, given);
+    return false;
+  }
+  for (int i = 0; i < places; ++i) {
+    if (i >= given) {
+      attrs.absent |= static_cast<std::uint8_t>(1u << (index + i));
+    } else if (!read_number(entry, name, several ? PyTuple_GET_ITEM(value, i) : value, index + i, attrs)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The key of an index whose parts are whole axes and, as text, places of index tensors: the bits of those, then where
+// their axes stand in the result: in place of the first if they are adjacent, else in front.
+bool read_key(const Entry& entry, PyObject* value, Attrs& attrs) {
+  const Py_ssize_t n = PyTuple_Check(value) ? PyTuple_GET_SIZE(value) : kMaxDims + 1;
+  int64_t bits = 0, first = -1, last = -1, count = 0;
+  bool fits = n <= kMaxDims;
+  for (Py_ssize_t d = 0; fits && d < n; ++d) {
+    PyObject* part = PyTuple_GET_ITEM(value, d);
+    fits = PyUnicode_Check(part) || PyTuple_Check(part);
+    if (!PyUnicode_Check(part)) continue;
+    bits |= int64_t{1} << d;
+    first = first < 0 ? d : first;
+    last = d;
+    ++count;
+  }
+  if (!fits) PyErr_Format(PyExc_ValueError, "%s: the key %R has other parts than whole axes and indices.", entry.name, value);
+  attrs.whole[0] = bits;
+  attrs.whole[1] = count == last - first + 1 ? first : 0;
+  return fits;
+}
+
 KernelObject* as_kernel(PyObject* self) { return reinterpret_cast<KernelObject*>(self); }
 
 bool check_dtype(const Entry& entry, const Array* a) {
@@ -111,10 +156,33 @@ bool check_tape(const Entry& entry, const Tape& tape, Array* const* ins, Py_ssiz
   return fits;
 }
 
+// A call of more inputs than a kernel takes at once, which joins them.
+PyObject* join_many(const Entry& entry, PyObject* const* args, Py_ssize_t nin, PyObject* names) {
+  for (Py_ssize_t i = 0; i < nin; ++i) {
+    Array* a = checked_array(entry, args[i], "an input");
+    if (!a || !check_dtype(entry, a)) return nullptr;
+  }
+  Array* outs[kMaxOutputs];
+  int nout = 0;
+  Attrs attrs;
+  for (Py_ssize_t i = 0; i < (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
+    PyObject *name = PyTuple_GET_ITEM(names, i), *value = args[nin + i];
+    if (PyUnicode_CompareWithASCIIString(name, "out") == 0) {
+      if (!(nout = read_outs(entry, value, outs))) return nullptr;
+    } else if (!read_attr(entry, name, value, 0, attrs)) {
+      return nullptr;
+    }
+  }
+  if (nout != 1) return PyErr_Format(PyExc_TypeError, "%s: the native kernel needs one out=.", entry.name);
+  if (!storage_own(outs[0]->memory()) || !run_join(entry, attrs, args, nin, outs[0])) return nullptr;
+  return Py_NewRef(reinterpret_cast<PyObject*>(outs[0]));
+}
+
 // k(*inputs, out=array, **attrs). An input may be None.
 PyObject* kernel_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
   const Entry& entry = *as_kernel(self)->entry;
   const Py_ssize_t nin = PyVectorcall_NARGS(flags);
+  if (nin > kMaxInputs && entry.join != Join::none) return join_many(entry, args, nin, names);
   if (nin > kMaxInputs)
     return PyErr_Format(PyExc_TypeError, "%s: at most %d inputs are possible.", entry.name, kMaxInputs);
   Array* holders[kMaxInputs + kMaxOutputs];
@@ -235,12 +303,21 @@ bool put_int(void* to, long long value) {
   return static_cast<long long>(static_cast<T>(value)) == value && put(to, static_cast<T>(value));
 }
 
+bool put_complex(void* to, int code, Py_complex value) {
+  if (code == static_cast<int>(DType::c128)) return put(to, value);
+  const float parts[2] = {static_cast<float>(value.real), static_cast<float>(value.imag)};
+  std::memcpy(to, parts, sizeof parts);
+  return code == static_cast<int>(DType::c64);
+}
+
 bool put_real(void* to, int code, double value) {
   switch (static_cast<DType>(code)) {
     case DType::f16: return put(to, small_float(value, 10, 15));
     case DType::bf16: return put(to, small_float(value, 7, 127));
     case DType::f32: return put(to, static_cast<float>(value));
     case DType::f64: return put(to, value);
+    case DType::c64:
+    case DType::c128: return put_complex(to, code, {value, 0.0});
     default: return false;
   }
 }
@@ -270,6 +347,7 @@ bool store_scalar(PyObject* value, int code, void* to) {
   bool fits;
   if (code == static_cast<int>(DType::b8)) return PyBool_Check(value) && put<std::uint8_t>(to, value == Py_True);
   if (PyFloat_Check(value)) return put_real(to, code, PyFloat_AS_DOUBLE(value));
+  if (PyComplex_Check(value)) return is_complex(static_cast<DType>(code)) && put_complex(to, code, PyComplex_AsCComplex(value));
   if (code >= static_cast<int>(DType::f16)) {
     const double real = PyLong_AsDouble(value);
     fits = !(real == -1 && PyErr_Occurred()) && put_real(to, code, real);
@@ -284,7 +362,8 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
   const char* text = PyUnicode_AsUTF8(name);
   if (!text) return false;
   const int index = param_index(entry.params, text);
-  if (index >= 0) return read_number(entry, text, value, index, attrs);
+  if (index >= 0) return read_numbers(entry, text, value, index, attrs);
+  if (std::strcmp(text, "key") == 0) return read_key(entry, value, attrs);
   if (std::strcmp(text, "axis") == 0) return read_axes(entry, value, ndim, attrs);
   if (std::strcmp(text, "keepdims") == 0) {
     const int truth = PyObject_IsTrue(value);
@@ -303,7 +382,7 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
     PyErr_Format(PyExc_TypeError, "%s: a FusedProduct is needed, given %.100s.", entry.name, Py_TYPE(value)->tp_name);
     return false;
   }
-  for (const char* ignored : {"dtype", "algorithm", "approximate", "shape", "copy"})
+  for (const char* ignored : {"dtype", "algorithm", "approximate", "shape", "copy", "side", "mode"})
     if (std::strcmp(text, ignored) == 0) return true;
   PyErr_Format(PyExc_TypeError, "%s: the native kernel has no attribute '%s'.", entry.name, text);
   return false;
@@ -335,7 +414,7 @@ void raise_scale(PyObject* kind, const Fault& fault) {
 
 void raise_fault() {
   const Fault fault = take_fault();
-  const bool bounds = fault.kind == Faulty::index || fault.kind == Faulty::place;
+  const bool bounds = fault.kind == Faulty::index || fault.kind == Faulty::place || fault.kind == Faulty::power;
   PyObject* kind = error_class(bounds ? "BoundsError" : "QuantError");
   if (!kind) return;
   long long v[std::size(fault.values)];
@@ -353,8 +432,12 @@ void raise_fault() {
     PyErr_Format(kind,
                  "%s: the code of element [%lld, %lld] means no weight; the data is damaged or of another layout.",
                  fault.row, v[0], v[1]);
+  } else if (fault.kind == Faulty::power) {
+    PyErr_Format(kind, "%s: an integer to a negative power is not an integer; cast to a float dtype first: x.to('f32').",
+                 fault.row);
   } else if (fault.kind == Faulty::index) {
-    PyErr_Format(kind, "%s: index %lld is outside an axis of size %lld.", fault.row, v[0], v[1]);
+    const std::string index = v[2] ? std::to_string(static_cast<unsigned long long>(v[0])) : std::to_string(v[0]);
+    PyErr_Format(kind, "%s: index %s is outside an axis of size %lld.", fault.row, index.c_str(), v[1]);
   } else {
     PyErr_Format(kind,
                  "%s: sequence %lld is at (slot %lld, start %lld, count %lld), outside %lld slots of %lld tokens and the "

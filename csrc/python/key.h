@@ -10,7 +10,7 @@ namespace tritium::python {
 
 constexpr int kMaxWords = 96;
 
-enum Tag : uint64_t { kTensor = 1, kForeign, kFloat, kInt, kBool, kNone, kText, kTuple, kSlice, kEllipsis, kObject, kAnyShape };
+enum Tag : uint64_t { kTensor = 1, kForeign, kFloat, kInt, kBool, kNone, kText, kTuple, kSlice, kEllipsis, kObject, kAnyShape, kAnyNumber, kJoined, kComplex };
 
 enum class Sight { kShape, kStrides, kDType };  // what of a tensor belongs to the key
 
@@ -43,6 +43,7 @@ struct Key {
     if (type == &PyFloat_Type) return add(kFloat);
     if (type == &PyLong_Type) return add(kInt);
     if (type == &PyBool_Type) return add(kBool);
+    if (type == &PyComplex_Type) return add(kComplex);
     return o == Py_None && add(kNone);
   }
 
@@ -94,6 +95,13 @@ struct Key {
       return add(kFloat) && add(bits);
     }
     return is_identity(type) && add(kObject) && add(reinterpret_cast<std::uintptr_t>(o));
+  }
+
+  // A number by its type alone: its value belongs to the call, not to the record.
+  bool add_any_number(PyObject* o) {
+    PyTypeObject* type = Py_TYPE(o);
+    const uint64_t tag = type == &PyFloat_Type ? kFloat : type == &PyLong_Type ? kInt : kBool;
+    return (tag != kBool || type == &PyBool_Type) && add(kAnyNumber | tag << 8);
   }
 
   static bool is_identity(PyTypeObject* type) {

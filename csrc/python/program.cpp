@@ -1,4 +1,5 @@
-// Program: a compiled program as a Python callable. One call runs all its steps, without Python between them.
+// Program: a compiled program as a Python callable. One call runs all its steps, without Python between them except
+// for steps that are Python functions.
 // Knows nothing of how a program is made or what its kernels compute.
 #include "program.h"
 
@@ -89,13 +90,17 @@ std::unique_ptr<Frame> new_frame(Plan& plan) {
   frame->launches.reserve(plan.steps.size());
   for (const Step& s : plan.steps) {
     View* in = frame->views.data() + s.first;
-    frame->launches.push_back({s.entry->run, {in, s.nin, in + s.nin, &s.attrs}, s.entry->may_fault});
+    frame->launches.push_back({s.entry ? s.entry->run : nullptr, {in, s.nin, in + s.nin, &s.attrs},
+                               s.entry && s.entry->may_fault});
   }
   frame->at.resize(plan.ranges.size());
   frame->taken.reserve(plan.donated.size());
   frame->made.resize(plan.results.size());
   frame->held.resize(plan.args.size() + plan.captured.size());
   frame->spent_ns.resize(plan.steps.size());
+  std::size_t most = 0;
+  for (const PythonStep& s : plan.python) most = std::max(most, s.operands.size() + s.values.size() + 1);
+  frame->passed.reserve(most);
   return frame;
 }
 
@@ -164,15 +169,23 @@ void move_base(const Plan& plan, Frame& frame, int base, char* to) {
     frame.views[p->view].data = to + p->offset;
 }
 
-// From here on no Python code may run until the steps do: it could move what is looked at.
-void place(const Plan& plan, Frame& frame, PyObject* const* args) {
+int first_fresh(const Plan& plan) { return kFirstArgument + static_cast<int>(plan.args.size() + plan.captured.size()); }
+
+// The memory of this call alone: the arena and the fresh results.
+void place_own(const Plan& plan, Frame& frame) {
   move_base(plan, frame, kArena, frame.arena ? frame.arena->data : nullptr);
+  int base = first_fresh(plan);
+  for (const int i : plan.fresh) move_base(plan, frame, base++, as_array(frame.made[i])->memory()->data);
+}
+
+// From here on no Python code may run until the steps do: it could move what is looked at. While a step that is a Python
+// function runs, blocks are held and donated memory is marked, as while the GIL is away.
+void place(const Plan& plan, Frame& frame, PyObject* const* args) {
+  place_own(plan, frame);
   move_base(plan, frame, kConstants, plan.constants.get());
   int base = kFirstArgument;
   for (std::size_t i = 0; i < plan.args.size(); ++i) move_base(plan, frame, base++, first_element(as_array(args[i])));
   for (Array* a : plan.captured) move_base(plan, frame, base++, first_element(a));
-  for (std::size_t i = 0; i < plan.results.size(); ++i)
-    if (plan.results[i].kind == Returns::fresh) move_base(plan, frame, base++, as_array(frame.made[i])->memory()->data);
 }
 
 // Memory for everything, then addresses. Making a result may have run a watcher's Python code, or cloned the storage of
@@ -191,63 +204,150 @@ Verdict prepare(const Plan& plan, Frame& frame, PyObject* const* args) {
   return Verdict::go;
 }
 
-// How many steps ran whole: all of them, or those before the one that found a fault or was ended early.
-std::size_t run_steps(Frame& frame, bool timed) {
-  const std::size_t count = frame.launches.size();
-  if (!timed) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const Launch& step = frame.launches[i];
-      step.run(step.call);
-      if ((step.may_fault && has_fault()) || ends_early()) return i;
-    }
-    return count;
-  }
-  int64_t before = frame.began_ns = now_ns();
-  for (std::size_t i = 0; i < count; ++i) {
-    frame.launches[i].run(frame.launches[i].call);
-    if ((frame.launches[i].may_fault && has_fault()) || ends_early()) return i;
-    const int64_t after = now_ns();
-    frame.spent_ns[i] = after - before;
-    before = after;
-  }
-  return count;
+void end_step(Frame& frame, std::size_t i) {
+  const int64_t after = now_ns();
+  frame.spent_ns[i] = after - frame.before_ns;
+  frame.before_ns = after;
 }
 
-// Another thread may copy-on-write a handle while we run: its old block must outlive the steps. With an exception, a
-// signal ended them.
-std::size_t run_quietly(const Plan& plan, Frame& frame, PyObject* const* args, bool timed) {
+// Runs native steps; returns `end`, or the number of the one that found a fault or was ended early.
+std::size_t run_steps(Frame& frame, std::size_t begin, std::size_t end, bool timed) {
+  for (std::size_t i = begin; i < end; ++i) {
+    const Launch& step = frame.launches[i];
+    step.run(step.call);
+    if ((step.may_fault && has_fault()) || ends_early()) return i;
+    if (timed) end_step(frame, i);
+  }
+  return end;
+}
+
+// The same, without the GIL where there is enough to do. With an exception, a signal ended them.
+std::size_t run_part(const Plan& plan, Frame& frame, std::size_t begin, std::size_t end, bool timed) {
+  if (begin == end || plan.touched < kQuietBytes) return run_steps(frame, begin, end, timed);
+  std::size_t done = begin;
+  const bool whole = run_without_gil(plan.touched, [&] { done = run_steps(frame, begin, end, timed); });
+  if (whole) return done;
+  take_fault();  // it may come of numbers that were never computed
+  return std::min(done, end - 1);
+}
+
+// The tensor that a Python function gets for an operand; nullptr: exception.
+PyObject* pass(Program* self, const Frame& frame, PyObject* const* args, const Passed& p) {
+  const Plan& plan = *self->plan;
+  if (p.base < 0) return Py_NewRef(Py_None);
+  const Tile t = tile(static_cast<DType>(p.layout.code));
+  const int64_t unit = t.rows * t.block, nbytes = plan.ranges[p.base].high;
+  Storage* owner = frame.arena;
+  int64_t first = 0;
+  if (p.base >= first_fresh(plan)) {
+    owner = as_array(frame.made[plan.fresh[p.base - first_fresh(plan)]])->memory();
+  } else if (p.base >= kFirstArgument) {
+    Array* a = array_at(plan, args, p.base);
+    owner = a->memory();
+    first = a->offset;
+  }
+  if (p.base == kConstants)
+    return tensor_on(storage_wrap(plan.constants.get() + p.offset, nbytes - p.offset, reinterpret_cast<PyObject*>(self), false),
+                     p.layout, 0);
+  if (!owner) return tensor_on(storage_new(0), p.layout, 0);  // an arena of no bytes
+  if (p.base == kArena && p.offset % t.nbytes != 0)  // a tile that begins where no count of tiles does
+    return tensor_on(storage_wrap(owner->data + p.offset, nbytes - p.offset, reinterpret_cast<PyObject*>(owner), true),
+                     p.layout, 0);
+  return tensor_on(reinterpret_cast<Storage*>(Py_NewRef(owner)), p.layout, first + p.offset / t.nbytes * unit);
+}
+
+// Calls kernel(*inputs, out=…, **attrs). False: exception.
+bool call_step(Program* self, Frame& frame, PyObject* const* args, const PythonStep& s) {
+  const Plan& plan = *self->plan;
+  const int nin = plan.steps[s.step].nin, nout = plan.steps[s.step].nout;
+  std::vector<PyObject*>& values = frame.passed;
+  values.clear();
+  for (int i = 0; i < nin; ++i) values.push_back(pass(self, frame, args, s.operands[i]));
+  PyObject* out = nout == 1 ? pass(self, frame, args, s.operands[nin]) : PyTuple_New(nout);
+  for (int i = 0; out && nout > 1 && i < nout; ++i)
+    PyTuple_SET_ITEM(out, i, pass(self, frame, args, s.operands[nin + i]));
+  values.push_back(out);
+  PyObject* result = nullptr;
+  if (!PyErr_Occurred()) {
+    values.insert(values.end(), s.values.begin(), s.values.end());
+    result = PyObject_Vectorcall(s.kernel, values.data(), static_cast<std::size_t>(nin), s.names);
+  }
+  for (int i = 0; i <= nin; ++i) Py_XDECREF(values[i]);
+  Py_XDECREF(result);
+  if (result) place_own(plan, frame);  // memory that somebody cloned meanwhile has moved
+  return result != nullptr;
+}
+
+std::size_t run_parts(Program* self, Frame& frame, PyObject* const* args, bool timed) {
+  const Plan& plan = *self->plan;
+  std::size_t begin = 0;
+  for (const PythonStep& s : plan.python) {
+    const auto here = static_cast<std::size_t>(s.step);
+    const std::size_t done = run_part(plan, frame, begin, here, timed);
+    if (done != here || !call_step(self, frame, args, s)) return done;
+    if (timed) end_step(frame, here);
+    begin = here + 1;
+  }
+  return run_part(plan, frame, begin, plan.steps.size(), timed);
+}
+
+// How many steps ran whole: all of them, or those before the one that failed or was ended early. Another thread, or a
+// step that is a Python function, may copy-on-write a handle meanwhile: its old block must outlive the steps.
+std::size_t run_all(Program* self, Frame& frame, PyObject* const* args, bool timed) {
+  const Plan& plan = *self->plan;
+  if (timed) frame.began_ns = frame.before_ns = now_ns();
+  if (plan.touched < kQuietBytes && plan.python.empty()) return run_steps(frame, 0, plan.steps.size(), timed);
   const int count = static_cast<int>(frame.held.size());
   for (int i = 0; i < count; ++i)
     if ((frame.held[i] = array_at(plan, args, kFirstArgument + i)->memory()->block)) block_retain(frame.held[i]);
   for (const int i : plan.donated) ++as_array(args[i])->memory()->writing;
-  std::size_t done = 0;
-  const bool whole = run_without_gil(plan.touched, [&] { done = run_steps(frame, timed); });
-  if (!whole) take_fault();  // it may come of numbers that were never computed
+  const std::size_t done = run_parts(self, frame, args, timed);
   for (const int i : plan.donated) --as_array(args[i])->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (frame.held[i]) block_release(frame.held[i]);
   return done;
 }
 
-// Raises what a step found, and tells where the steps before it have written to an argument: nothing takes that back.
-void raise_after(const Plan& plan, const Frame& frame, PyObject* const* args, std::size_t steps) {
-  raise_fault();
+constexpr const char* kWritten = "A donated argument was written before that and keeps it; to go back, clone() it first.";
+
+bool wrote_donated(const Plan& plan, const Frame& frame, PyObject* const* args, std::size_t steps) {
   const auto lies_in_donated = [&](const View& v) {
     return std::any_of(plan.donated.begin(), plan.donated.end(), [&](int i) {
       const Extent e = extent_of(plan, args, kFirstArgument + i);
       return e.low <= v.data && v.data < e.high;
     });
   };
-  bool written = false;
-  for (std::size_t i = 0; i < steps && !written; ++i) {
+  for (std::size_t i = 0; i < steps; ++i) {
     const View* out = frame.views.data() + plan.steps[i].first + plan.steps[i].nin;
-    written = std::any_of(out, out + plan.steps[i].nout, lies_in_donated);
+    if (std::any_of(out, out + plan.steps[i].nout, lies_in_donated)) return true;
   }
-  if (!written) return;
+  return false;
+}
+
+// Adds to the exception of a Python function.
+void add_note(const char* text) {
   PyObject *kind, *value, *trace;
   PyErr_Fetch(&kind, &value, &trace);
-  if (kind)
-    PyErr_Format(kind, "%S A donated argument was written before that and keeps it; to go back, clone() it first.", value);
+  PyErr_NormalizeException(&kind, &value, &trace);
+  PyObject* done = PyObject_CallMethod(value, "add_note", "s", text);
+  if (!done) PyErr_Clear();
+  Py_XDECREF(done);
+  PyErr_Restore(kind, value, trace);
+}
+
+// Raises what a step found, and tells where the steps before it have written to an argument: nothing takes that back.
+void raise_after(const Plan& plan, const Frame& frame, PyObject* const* args, std::size_t steps) {
+  const bool raised = PyErr_Occurred() != nullptr;
+  if (raised && plan.steps[steps].entry) return;  // a signal ended it
+  if (!raised) raise_fault();
+  if (!wrote_donated(plan, frame, args, steps)) return;
+  if (raised) {
+    add_note(kWritten);
+    return;
+  }
+  PyObject *kind, *value, *trace;
+  PyErr_Fetch(&kind, &value, &trace);
+  if (kind) PyErr_Format(kind, "%S %s", value, kWritten);
   Py_XDECREF(kind);
   Py_XDECREF(value);
   Py_XDECREF(trace);
@@ -284,12 +384,11 @@ PyObject* run(Program* self, PyObject* const* args, Py_ssize_t nargs, PyObject**
   if (verdict == Verdict::go) {
     const int64_t began = now_ns();
     const bool timed = spent || called_ns;
-    const std::size_t done =
-        plan.touched < kQuietBytes ? run_steps(*frame, timed) : run_quietly(plan, *frame, args, timed);
-    const bool good = done == plan.steps.size();
+    const std::size_t done = run_all(self, *frame, args, timed);
+    const bool good = done == plan.steps.size() && !PyErr_Occurred();
     self->last_ns = now_ns() - began;
     ++self->runs;
-    if (!good && !PyErr_Occurred()) raise_after(plan, *frame, args, done);
+    if (!good) raise_after(plan, *frame, args, done);
     if (good && make_results(plan, *frame, args, true)) result = collect(plan, *frame);
     if (result && called_ns) add_spans(plan, *frame, called_ns);
     if (result && spent && !(*spent = PyList_New(static_cast<Py_ssize_t>(plan.steps.size())))) Py_CLEAR(result);
@@ -324,8 +423,18 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return reinterpret_cast<PyObject*>(p);
 }
 
+// What spans say ran, and kernels in Python, may refer to the function that the program is of.
+int program_traverse(PyObject* self, visitproc visit, void* arg) {
+  if (const Plan* plan = as_program(self)->plan) {
+    for (PyObject* o : plan->kept) Py_VISIT(o);
+  }
+  Py_VISIT(Py_TYPE(self));
+  return 0;
+}
+
 void program_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
   delete as_program(self)->plan;
   type->tp_free(self);
   Py_DECREF(type);
@@ -338,6 +447,9 @@ PyObject* program_repr(PyObject* self) {
                               static_cast<long long>(plan.arena_bytes));
 }
 
+PyObject* get_python_steps(PyObject* self, void*) {
+  return PyLong_FromSize_t(as_program(self)->plan->python.size());
+}
 PyObject* get_steps(PyObject* self, void*) { return PyLong_FromSize_t(as_program(self)->plan->steps.size()); }
 PyObject* get_arena_bytes(PyObject* self, void*) { return PyLong_FromLongLong(as_program(self)->plan->arena_bytes); }
 
@@ -348,6 +460,7 @@ PyMethodDef program_methods[] = {
 
 PyGetSetDef program_getset[] = {
     {"steps", get_steps, nullptr, "How many kernels a call runs.", nullptr},
+    {"python_steps", get_python_steps, nullptr, "How many of them are Python functions.", nullptr},
     {"arena_bytes", get_arena_bytes, nullptr, "Bytes of temporaries while it runs.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -362,10 +475,12 @@ PyType_Slot program_slots[] = {
                     "Program(args, captured, constants, arena_bytes, operands, steps, results, single=False, "
                     "about=None)\n--\n\n"
                     "A compiled program: program(*tensors) runs its steps and returns its results, or None when the "
-                    "tensors are not those it was made for. `about` is what spans say ran: of a call, then of "
+                    "tensors are not those it was made for. The kernel of a step is a native one, or a Python "
+                    "function called as kernel(*inputs, out=..., **attrs). `about` is what spans say ran: of a call, then of "
                     "each step.")},
     {Py_tp_new, reinterpret_cast<void*>(program_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(program_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(program_traverse)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
     {Py_tp_repr, reinterpret_cast<void*>(program_repr)},
     {Py_tp_methods, program_methods},
@@ -374,7 +489,8 @@ PyType_Slot program_slots[] = {
     {0, nullptr}};
 
 PyType_Spec program_spec = {"tritium._native.Program", sizeof(Program), 0,
-                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL, program_slots};
+                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+                            program_slots};
 
 }  // namespace
 

@@ -40,9 +40,24 @@ struct Patch {
 };
 
 struct Step {
-  const Entry* entry;
+  const Entry* entry;  // nullptr: a Python function, one of Plan::python
   Attrs attrs;
   int first, nin, nout;  // its views: the inputs, then the outputs
+};
+
+// An operand of a step that Python carries out: it gets a tensor of this layout.
+struct Passed {
+  int base;  // -1: None
+  int64_t offset;  // in bytes
+  Layout layout;
+};
+
+// A step without a native kernel: kernel(*inputs, out=…, **attrs), called with the GIL. Plan::kept holds the objects.
+struct PythonStep {
+  int step;
+  PyObject *kernel, *names;       // names: "out", then those of the attributes
+  std::vector<PyObject*> values;  // of the attributes
+  std::vector<Passed> operands;   // the inputs, then the outputs
 };
 
 enum class Returns : std::uint8_t { fresh, same, clone, argument };
@@ -75,7 +90,9 @@ struct Frame {
   std::vector<Extent> taken;     // of the donated arguments, in the order of memory
   std::vector<Block*> held;      // blocks kept alive while the GIL is away
   int64_t began_ns = 0;           // when the first step did, if steps are timed
+  int64_t before_ns = 0;          // when the step before this one ended, if they are
   std::vector<int64_t> spent_ns;  // by step, if they are
+  std::vector<PyObject*> passed;  // to the Python function that runs now
   Storage* arena = nullptr;
 };
 
@@ -91,10 +108,12 @@ struct Plan {
   std::unique_ptr<char, AlignedDelete> constants;
   int64_t arena_bytes = 0;
   std::vector<Step> steps;
+  std::vector<PythonStep> python;  // in the order of steps
   std::vector<View> views;      // of all steps, without addresses
   std::vector<Patch> patches;   // by base
   std::vector<int> first_patch;  // of each base, and the end
   std::vector<Result> results;
+  std::vector<int> fresh;  // of results, those with memory of their own, by base
   int64_t touched = 0;  // bytes that all steps read and write
   bool single = false;
   PyObject* about = nullptr;  // a tuple, what spans say ran: of the call, then of each step; nullptr: there are none

@@ -1,6 +1,7 @@
 // Reads a program from Python and checks it: every operand lies inside its memory, every kernel takes its dtypes.
 // Knows nothing of how a program runs, and not which shapes a kernel wants: those are the word of whoever made it.
 #include <algorithm>
+#include <climits>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +27,7 @@ bool is_dense(const Layout& of) {
     if (next) step *= of.shape[d];
     d = next ? 0 : d + 1;  // the axis of the next larger stride may stand before this one
   }
-  return of.code < kDTypes && step == of.size;
+  return is_plain(static_cast<DType>(of.code)) && step == of.size;
 }
 
 long long shown(int64_t value) { return value; }
@@ -57,7 +58,9 @@ class Reader {
   bool read_returned(PyObject* item, Result& to);
   bool read_seen(PyObject* item, Result& to);
   bool check_result(const Result& r, int base);
-  bool read_indices(PyObject* given, const char* what, int lowest, int most, int* to, int& n);
+  bool read_indices(PyObject* given, const char* what, int lowest, int most, std::vector<int>& to);
+  bool read_attrs(const Entry& entry, PyObject* attrs, int ndim, Attrs& to);
+  bool read_python(PyObject* kernel, PyObject* attrs, const std::vector<int>& operands);
   bool check_written(const Operand& to);
   bool check_dtype(const Entry& entry, const int* in, int nin, int out);
   void add_view(int operand);
@@ -158,7 +161,7 @@ bool Reader::reach(const Layout& of, Range& to) {
   to = {};
   if (of.size == 0) return true;
   const Tile t = tile(static_cast<DType>(of.code));
-  const bool packed = of.code >= kDTypes;
+  const bool packed = !is_plain(static_cast<DType>(of.code));
   const int64_t unit = t.rows * t.block;
   const int inner = packed ? std::min(of.ndim, t.rows > 1 ? 2 : 1) : 0;
   int64_t contiguous[kMaxDims];
@@ -270,6 +273,7 @@ bool Reader::read_fresh(PyObject* item, Result& to) {
   to.offset = offset;
   to.nbytes = nbytes;
   plan_.ranges.push_back({0, nbytes});
+  plan_.fresh.push_back(index_);
   return read_layout(dtype, shape, strides, to.layout) && check_result(to, to.from);
 }
 
@@ -344,20 +348,19 @@ bool Reader::read_operand(PyObject* item) {
   return true;
 }
 
-bool Reader::read_indices(PyObject* given, const char* what, int lowest, int most, int* to, int& n) {
+bool Reader::read_indices(PyObject* given, const char* what, int lowest, int most, std::vector<int>& to) {
   PyObject* items = PySequence_Tuple(given);
   if (!items) return false;
   const Py_ssize_t count = PyTuple_GET_SIZE(items);
   bool good = count <= most || wrong(PyExc_ValueError, "has %zd %s; at most %d are possible.", count, what, most);
-  n = static_cast<int>(count);
-  for (int i = 0; good && i < n; ++i) {
+  for (Py_ssize_t i = 0; good && i < count; ++i) {
     const long at = PyLong_AsLong(PyTuple_GET_ITEM(items, i));
     if (at == -1 && PyErr_Occurred()) {
       good = false;
     } else if (at < lowest || at >= static_cast<long>(operands_.size())) {
       good = wrong(PyExc_ValueError, "names the operand %ld among its %s; there are %zu.", at, what, operands_.size());
     }
-    to[i] = static_cast<int>(at);
+    to.push_back(static_cast<int>(at));
   }
   Py_DECREF(items);
   return good;
@@ -397,7 +400,7 @@ void Reader::add_view(int operand) {
     const auto& [base, offset, layout] = operands_[operand];
     v.dtype = static_cast<DType>(layout.code);
     v.ndim = layout.ndim;
-    const int inner = layout.code < kDTypes ? 0 : tile(v.dtype).rows > 1 ? 2 : 1;  // axes inside a tile
+    const int inner = is_plain(v.dtype) ? 0 : tile(v.dtype).rows > 1 ? 2 : 1;  // axes inside a tile
     for (int d = 0; d < v.ndim; ++d) {
       v.shape[d] = layout.shape[d];
       v.strides[d] = d < v.ndim - inner ? span(layout.code, layout.strides[d]) : 0;
@@ -408,34 +411,67 @@ void Reader::add_view(int operand) {
   plan_.views.push_back(v);
 }
 
+bool Reader::read_attrs(const Entry& entry, PyObject* attrs, int ndim, Attrs& to) {
+  PyObject* own = keep(PyDict_Copy(attrs));  // keeps what an attribute points to
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; own && PyDict_Next(own, &at, &name, &value);)
+    if (!read_attr(entry, name, value, ndim, to)) return false;
+  return own != nullptr;
+}
+
+// A step that calls kernel(*inputs, out=…, **attrs).
+bool Reader::read_python(PyObject* kernel, PyObject* attrs, const std::vector<int>& operands) {
+  PythonStep s{static_cast<int>(plan_.steps.size()), kernel, nullptr, {}, {}};
+  PyObject* own = keep(PyDict_Copy(attrs));
+  if (!own || !(s.names = keep(PyTuple_New(PyDict_GET_SIZE(own) + 1)))) return false;
+  PyTuple_SET_ITEM(s.names, 0, PyUnicode_InternFromString("out"));
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0, i = 1; PyDict_Next(own, &at, &name, &value); ++i) {
+    if (!PyUnicode_Check(name)) return wrong(PyExc_TypeError, "has an attribute that is no name: %R.", name);
+    PyTuple_SET_ITEM(s.names, i, Py_NewRef(name));
+    s.values.push_back(value);
+  }
+  for (const int i : operands) {
+    if (i < 0) {
+      s.operands.push_back({-1, 0, {}});
+    } else {
+      s.operands.push_back({operands_[i].base, operands_[i].offset, operands_[i].layout});
+    }
+  }
+  plan_.python.push_back(std::move(s));
+  return true;
+}
+
 bool Reader::read_step(PyObject* item) {
   PyObject *kernel, *attrs, *inputs, *outputs;
   if (!PyArg_ParseTuple(item, "OO!OO;a step is (kernel, attrs, inputs, outputs)", &kernel, &PyDict_Type, &attrs,
                         &inputs, &outputs))
     return false;
-  if (Py_TYPE(kernel) != globals.kernel_type)
-    return wrong(PyExc_TypeError, "has a %.100s where a native Kernel is needed.", Py_TYPE(kernel)->tp_name);
+  const bool native = Py_TYPE(kernel) == globals.kernel_type;
+  if (!native && !PyCallable_Check(kernel))
+    return wrong(PyExc_TypeError, "has a %.100s where a native Kernel or a function is needed.",
+                 Py_TYPE(kernel)->tp_name);
   Step s{};
-  const Entry& entry = *(s.entry = reinterpret_cast<KernelObject*>(kernel)->entry);
-  kernel_ = entry.name;
+  s.entry = native ? reinterpret_cast<KernelObject*>(kernel)->entry : nullptr;
+  kernel_ = native ? s.entry->name : nullptr;
   s.first = static_cast<int>(plan_.views.size());
-  int in[kMaxInputs], out[kMaxOutputs];
-  if (!read_indices(inputs, "inputs", -1, kMaxInputs, in, s.nin)) return false;
-  if (!read_indices(outputs, "outputs", 0, kMaxOutputs, out, s.nout)) return false;
+  std::vector<int> in, out;
+  if (!read_indices(inputs, "inputs", -1, native ? kMaxInputs : INT_MAX, in)) return false;
+  if (!read_indices(outputs, "outputs", 0, native ? kMaxOutputs : INT_MAX, out)) return false;
+  s.nin = static_cast<int>(in.size());
+  s.nout = static_cast<int>(out.size());
   if (!s.nout) return wrong(PyExc_ValueError, "has no output.");
-  if (!check_dtype(entry, in, s.nin, out[0])) return false;
-  for (int i = 0; i < s.nout; ++i)
-    if (!check_written(operands_[out[i]])) return false;
-  PyObject* own = keep(PyDict_Copy(attrs));  // keeps what an attribute points to
-  PyObject *name, *value;
+  if (native && !check_dtype(*s.entry, in.data(), s.nin, out[0])) return false;
+  for (const int o : out)
+    if (!check_written(operands_[o])) return false;
+  std::vector<int> operands = in;
+  operands.insert(operands.end(), out.begin(), out.end());
   const int ndim = s.nin && in[0] >= 0 ? operands_[in[0]].layout.ndim : 0;
-  for (Py_ssize_t at = 0; own && PyDict_Next(own, &at, &name, &value);)
-    if (!read_attr(entry, name, value, ndim, s.attrs)) return false;
   plan_.kept.push_back(Py_NewRef(kernel));
-  for (int i = 0; i < s.nin; ++i) add_view(in[i]);
-  for (int i = 0; i < s.nout; ++i) add_view(out[i]);
+  if (!(native ? read_attrs(*s.entry, attrs, ndim, s.attrs) : read_python(kernel, attrs, operands))) return false;
+  for (const int o : operands) add_view(o);
   plan_.steps.push_back(s);
-  return own != nullptr;
+  return true;
 }
 
 void Reader::sort_patches() {

@@ -56,8 +56,11 @@ struct Record {
   int uses = 1;  // the table's own, and one for each replay under way
   bool lately = true;  // replayed since the table was last thinned out
   const Entry* entry = nullptr;  // nullptr: the result is only allocated, or a view
+  PyObject* kernel = nullptr;  // a kernel in Python, kernel(*operands, out=…, **settings); among `kept`
+  PyObject* settings = nullptr;  // its attributes, a dict; nullptr: none; among `kept`
   std::unique_ptr<Foreign> foreign;  // then it is not a kernel of ours
   bool view = false;
+  int number = -1;         // the dtype that the number which varies must fit; -1: none varies
   bool any_shape = false;  // element by element: the result has the shape of the operands, broadcast
   int64_t steps[kMaxDims], shift = 0;  // of a view: its strides, and how far its offset lies from the input's
   Attrs attrs;

@@ -82,6 +82,11 @@ bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyO
     r.touched += r.made[i].nbytes;
   }
   if (kernel == Py_None) return true;
+  if (Py_TYPE(kernel) != globals.kernel_type) {
+    r.kept.push_back(r.kernel = Py_NewRef(kernel));
+    if (attrs != Py_None && PyDict_GET_SIZE(attrs)) r.kept.push_back(r.settings = Py_NewRef(attrs));
+    return true;
+  }
   r.entry = reinterpret_cast<KernelObject*>(kernel)->entry;
   PyObject *name, *value;
   for (Py_ssize_t at = 0; attrs != Py_None && PyDict_Next(attrs, &at, &name, &value);)
@@ -94,7 +99,7 @@ bool check_operands(Record& r, const Given& g, PyObject* scalars) {
   int last = r.made[0].code;
   const int decides = r.entry ? r.entry->decides : -1;
   for (int i = 0; i < g.count; ++i) {
-    r.scalars[i] = -1;
+    if (i < kMaxReplayed) r.scalars[i] = -1;  // of more operands, which are joined, none is a scalar
     PyObject* x = g.operands[i];
     if (x == Py_None) continue;
     if (Py_TYPE(x) == globals.tensor_type) {
@@ -106,7 +111,7 @@ bool check_operands(Record& r, const Given& g, PyObject* scalars) {
     long code = -1;
     if (PyTuple_Check(scalars) && i < PyTuple_GET_SIZE(scalars)) code = PyLong_AsLong(PyTuple_GET_ITEM(scalars, i));
     if (PyErr_Occurred()) return false;
-    if (code < 0 || code >= kDTypes) {
+    if (code < 0 || code >= kCodes || !is_plain(static_cast<DType>(code))) {
       PyErr_Format(PyExc_ValueError, "remember: argument %d is a scalar, but `scalars` names no dtype for it.", i);
       return false;
     }
@@ -121,19 +126,22 @@ bool check_operands(Record& r, const Given& g, PyObject* scalars) {
 // A record under the key of a call. False: such a call cannot be told from others, or an exception is set.
 bool key_record(Record& r, const Row* row, const Given& g, PyObject* kwargs, bool any_shape = false) {
   Key key;
+  PyObject* number = nullptr;
+  PyObject** const any = r.number >= 0 ? &number : nullptr;
   const auto keep = [&](PyObject* o) {
     if (!Key::is_identity(Py_TYPE(o))) return;
     Py_INCREF(o);
     r.kept.push_back(o);
   };
-  if (!add_call(key, row, g, any_shape)) return false;
+  if (!add_call(key, row, g, any_shape, any)) return false;
   for (Py_ssize_t i = 0; i < g.rest; ++i) keep(g.others[i]);
   PyObject *name, *value;
   for (Py_ssize_t at = 0; kwargs != Py_None && PyDict_Next(kwargs, &at, &name, &value);) {
     if (is_out(name)) continue;
-    if (!key.add_text(name) || !key.add_attr(value)) return false;
+    if (!add_named(key, row, name, value, any)) return false;
     keep(value);
   }
+  if (any && !number) return false;
   r.key.assign(key.words, key.words + key.count);
   r.hash = key.hash();
   return true;
@@ -149,15 +157,16 @@ PyObject* insert(Row* row, std::unique_ptr<Record> record) {
 
 PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   static const char* parameters[] = {"args",  "kwargs",  "kernel", "dtype", "shape",
-                                     "scalars", "attrs", "about", "any_shape", nullptr};
+                                     "scalars", "attrs", "about", "any_shape", "number", nullptr};
   PyObject *args, *kwargs, *kernel, *dtype, *shape, *scalars = Py_None, *attrs = Py_None, *about = Py_None;
-  int any_shape = 0;
-  if (!PyArg_ParseTupleAndKeywords(given, keywords, "O!OOOO!|OOOp:remember", const_cast<char**>(parameters),
+  int any_shape = 0, number = -1;
+  if (!PyArg_ParseTupleAndKeywords(given, keywords, "O!OOOO!|OOOpi:remember", const_cast<char**>(parameters),
                                    &PyTuple_Type, &args, &kwargs, &kernel, &dtype, &PyTuple_Type, &shape, &scalars,
-                                   &attrs, &about, &any_shape))
+                                   &attrs, &about, &any_shape, &number))
     return nullptr;
-  if (kernel != Py_None && Py_TYPE(kernel) != globals.kernel_type)
-    return PyErr_Format(PyExc_TypeError, "remember: kernel must be a native Kernel or None, given %.100s.",
+  const bool is_native = Py_TYPE(kernel) == globals.kernel_type;
+  if (kernel != Py_None && !PyCallable_Check(kernel))
+    return PyErr_Format(PyExc_TypeError, "remember: kernel must be a native Kernel, a function or None, given %.100s.",
                         Py_TYPE(kernel)->tp_name);
   if ((kwargs != Py_None && !PyDict_Check(kwargs)) || (attrs != Py_None && !PyDict_Check(attrs)))
     return PyErr_Format(PyExc_TypeError, "remember: kwargs and attrs must be dicts or None.");
@@ -165,15 +174,19 @@ PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   if (!read_traits(row)) return told_from_others();
   const Said said(row, &PyTuple_GET_ITEM(args, 0), PyTuple_GET_SIZE(args));
   auto record = std::make_unique<Record>();
+  if (number >= 0 && (number >= kCodes || !is_plain(static_cast<DType>(number)) || !is_native || !row->varies || !PyUnicode_Check(row->varies)))
+    return PyErr_Format(PyExc_ValueError, "remember: a number may vary where `varies` names it, for a kernel and a plain dtype.");
+  record->number = number;
   if (!key_record(*record, row, said, kwargs, any_shape)) return told_from_others();
   const bool array_first = said.count > 0 && is_array(said.operands[0]);
   const int first_ndim = array_first ? reinterpret_cast<Array*>(said.operands[0])->ndim() : 0;
   if (!describe(*record, kernel, dtype, shape, attrs, first_ndim)) return nullptr;
   if (!check_operands(*record, said, scalars)) return nullptr;
-  if (any_shape && (record->several || !record->entry || record->made[0].code >= kDTypes))
+  if (any_shape && (record->several || kernel == Py_None || !is_plain(static_cast<DType>(record->made[0].code))))
     return PyErr_Format(PyExc_ValueError, "remember: only a kernel with one result that is not packed serves any shape.");
   record->any_shape = any_shape;
   row->any_shape |= static_cast<char>(any_shape);
+  row->any_number |= static_cast<char>(number >= 0);
   if (about != Py_None) record->kept.push_back(record->about = Py_NewRef(about));
   return insert(row, std::move(record));
 }

@@ -5,6 +5,7 @@
 
 #include "events.h"
 #include "index.h"
+#include "join.h"
 #include "results.h"
 #include "row.h"
 #include "there.h"
@@ -16,24 +17,28 @@ PyObject *name_out, *name_call;
 
 // The key of a call given as vectorcall does. `out` is left out of the key and returned apart.
 bool make_key(Key& key, const Row* row, const Given& g, PyObject* const* named, PyObject* names, PyObject*& out,
-              bool any_shape) {
-  if (!add_call(key, row, g, any_shape)) return false;
+              bool any_shape, PyObject** number = nullptr) {
+  if (!add_call(key, row, g, any_shape, number)) return false;
   for (Py_ssize_t k = 0; k < (names ? PyTuple_GET_SIZE(names) : 0); ++k) {
     PyObject* name = PyTuple_GET_ITEM(names, k);
     if (is_out(name)) {
       out = named[k];
-    } else if (!key.add_text(name) || !key.add_attr(named[k])) {
+    } else if (!add_named(key, row, name, named[k], number)) {
       return false;
     }
   }
   return true;
 }
 
-// The result of an element-wise call: a shape of its own, and the bytes it touches.
-struct Fit {
-  int ndim = 0;
-  int64_t dims[kMaxDims], nbytes = 0, touched = 0;
-};
+// The attributes of a record with the number of this call. False: it does not fit, which Python says.
+bool with_number(const Row* row, const Record& r, PyObject* number, Attrs& attrs) {
+  alignas(16) char stored[16];  // of the widest dtype
+  if (!store_scalar(number, r.number, stored)) return false;
+  attrs = r.attrs;
+  if (read_attr(*r.entry, row->varies, number, 0, attrs)) return true;
+  PyErr_Clear();
+  return false;
+}
 
 // The operands' shapes, broadcast. False: they do not fit each other, or the result is too large; Python says so.
 bool broadcast(const Made& m, const Given& g, Fit& fit) {
@@ -105,8 +110,86 @@ PyObject* new_view(const Record& r, PyObject* of) {
   return reinterpret_cast<PyObject*>(a);
 }
 
+// Whether a record joins any number of tensors of any shapes.
+bool joins(const Record& r) { return r.any_shape && r.entry && r.entry->join != Join::none; }
+
+// Joins the operands into `out`, whose reference it takes over. nullptr without an exception: this call is for Python.
+PyObject* carry_out_join(Row* row, const Record& r, const Given& g, Array* out, bool is_given) {
+  bool fits = true;
+  if (is_given) {
+    View in, result;
+    fill_view(out, result);
+    for (Py_ssize_t i = 0; fits && i < g.count; ++i) {
+      fill_view(reinterpret_cast<Array*>(g.operands[i]), in);
+      fits = overlap(in, result) == 0;
+    }
+  }
+  if (fits && run_join(*r.entry, r.attrs, g.operands, g.count, out)) {
+    ++row->hits;
+    return reinterpret_cast<PyObject*>(out);
+  }
+  Py_DECREF(out);
+  return nullptr;
+}
+
+// An operand as a kernel in Python takes it, a new reference: a number becomes a tensor, of the dtype of one that is one.
+// nullptr: an exception, or without one: this call is for Python.
+PyObject* as_operand(const Record& r, const Given& g, int i) {
+  PyObject* x = i < g.count ? g.operands[i] : Py_None;
+  if (x == Py_None || Py_TYPE(x) == globals.tensor_type) return Py_NewRef(x);
+  for (Py_ssize_t k = 0; k < g.count; ++k) {
+    if (Py_TYPE(g.operands[k]) != globals.tensor_type) continue;
+    auto* a = reinterpret_cast<Array*>(g.operands[k]);
+    if (a->code != r.scalars[i]) continue;
+    PyObject* number = number_tensor(x, a->dtype);
+    if (number != Py_None) return number;
+    Py_DECREF(number);
+    return nullptr;
+  }
+  return nullptr;
+}
+
+// The attributes of a kernel in Python, and where it writes: a new dict.
+PyObject* keywords_of(const Record& r, Array** outs) {
+  PyObject* keywords = r.settings ? PyDict_Copy(r.settings) : PyDict_New();
+  PyObject* out = reinterpret_cast<PyObject*>(outs[0]);
+  Py_INCREF(out);
+  if (r.several) {
+    for (int i = 1; i < r.results; ++i) Py_INCREF(outs[i]);
+    out = as_returned(r, outs);
+  }
+  if (keywords && (!out || PyDict_SetItem(keywords, name_out, out) < 0)) Py_CLEAR(keywords);
+  Py_XDECREF(out);
+  return keywords;
+}
+
+// Calls a kernel in Python on new results. nullptr without an exception: this call is for Python.
+PyObject* carry_out_python(Row* row, const Record& r, const Given& g, const Fit* fit) {
+  if (g.wanted > kMaxReplayed) return nullptr;
+  PyObject* operands[kMaxReplayed];
+  Array* outs[kMaxOutputs] = {};
+  int count = 0;
+  while (count < g.wanted && (operands[count] = as_operand(r, g, count))) ++count;
+  const bool ready = count == g.wanted && new_results(r, fit, outs);
+  PyObject *keywords = ready ? keywords_of(r, outs) : nullptr, *done = nullptr;
+  if (keywords) {
+    ++row->hits;
+    const int64_t began = globals.recorder ? now_ns() : 0;
+    done = PyObject_VectorcallDict(r.kernel, operands, static_cast<std::size_t>(count), keywords);
+    if (done && began && r.about) add_span(r.about, began, now_ns() - began);
+  }
+  for (int i = 0; i < count; ++i) Py_DECREF(operands[i]);
+  Py_XDECREF(keywords);
+  if (done) {
+    Py_DECREF(done);
+    return as_returned(r, outs);
+  }
+  if (ready) drop(outs, r.results);
+  return nullptr;
+}
+
 // nullptr without an exception: this call is for Python.
-PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given) {
+PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given, PyObject* number) {
   Array* outs[kMaxOutputs] = {};
   if (r.foreign) {
     PyObject* result = carry_out_there(r, g.operands, g.count, g.wanted, given);
@@ -120,7 +203,15 @@ PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given) 
   }
   Fit shape;
   const Fit* fit = r.any_shape ? &shape : nullptr;
-  if (fit && !broadcast(r.made[0], g, shape)) return nullptr;
+  if (joins(r)) {
+    if (!join_shape(*r.entry, r.attrs, g, r.made[0].code, shape)) return nullptr;
+  } else if (fit && !broadcast(r.made[0], g, shape)) {
+    return nullptr;
+  }
+  if (r.kernel) return given && given != Py_None ? nullptr : carry_out_python(row, r, g, fit);
+  Attrs own;
+  if (r.number >= 0 && !with_number(row, r, number, own)) return nullptr;
+  const Attrs& attrs = r.number >= 0 ? own : r.attrs;
   if (given && given != Py_None && !(outs[0] = usable_out(r, fit, given))) return nullptr;
   if (!r.entry) {
     if (outs[0]) return nullptr;
@@ -134,8 +225,9 @@ PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given) 
   } else if (!new_results(r, fit, outs)) {
     return nullptr;
   }
+  if (joins(r)) return carry_out_join(row, r, g, outs[0], given != nullptr);
   View in[kMaxReplayed], result[kMaxOutputs];
-  alignas(8) char values[kMaxReplayed][8];
+  alignas(16) char values[kMaxReplayed][16];
   Array* holders[kMaxReplayed + kMaxOutputs];
   int count = 0;
   bool fits = true;
@@ -162,7 +254,7 @@ PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given) 
   for (int i = 0; i < r.results; ++i) holders[count++] = outs[i];
   ++row->hits;
   const int64_t began = globals.recorder ? now_ns() : 0;
-  if (run_kernel(*r.entry, Call{in, g.wanted, result, &r.attrs}, holders, count, fit ? fit->touched : r.touched, r.results)) {
+  if (run_kernel(*r.entry, Call{in, g.wanted, result, &attrs}, holders, count, fit ? fit->touched : r.touched, r.results)) {
     if (began && r.about) add_span(r.about, began, now_ns() - began);
     return as_returned(r, outs);
   }
@@ -174,10 +266,14 @@ PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given) 
 PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   Given g(row, args, nargs);
   Key key;
-  PyObject *given = nullptr, *result = nullptr;
-  if (make_key(key, row, g, args + nargs, names, given, false) && !interpreting()) {
-    Record* found = *row->records->place(key.words, key.count, key.hash());
-    if (!found && row->any_shape && !globals.recorder) {  // a span says of which shapes: only Python knows new ones
+  PyObject *given = nullptr, *result = nullptr, *number = nullptr;
+  // A span says of which shapes and numbers it was: only Python knows new ones.
+  const bool any_number = row->any_number && !globals.recorder;
+  if (!interpreting()) {
+    Record* found = nullptr;
+    if (make_key(key, row, g, args + nargs, names, given, false, any_number ? &number : nullptr))
+      found = *row->records->place(key.words, key.count, key.hash());
+    if (!found && row->any_shape && !globals.recorder) {
       Key loose;
       if (make_key(loose, row, g, args + nargs, names, given, true))
         found = *row->records->place(loose.words, loose.count, loose.hash());
@@ -185,7 +281,7 @@ PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* na
     if (found) {
       ++found->uses;
       found->lately = true;
-      result = carry_out(row, *found, g, given);
+      result = carry_out(row, *found, g, given, number);
       release(found);
     }
   }
@@ -197,8 +293,8 @@ PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyO
   const Acting now(self);
   Row* row = as_row(self);
   const Py_ssize_t nargs = PyVectorcall_NARGS(flags);
-  if (globals.fast && row->indexes && nargs == 2 && !names) {
-    PyObject* result = index_plainly(args[0], args[1]);
+  if (globals.fast && row->indexes) {
+    PyObject* result = index_natively(row->indexes, args, nargs, names);
     if (result || PyErr_Occurred()) return result;
   }
   if (globals.fast && row->records && row->records->count) {
@@ -215,12 +311,21 @@ PyObject* row_get(PyObject* self, PyObject* object, PyObject*) {
   return self;
 }
 
+// As a method of a class it is called with the object in front, without an object for the two: row_get says the same.
+void keep_unbound(PyTypeObject* type) {
+  if (type->tp_flags & Py_TPFLAGS_METHOD_DESCRIPTOR) return;
+  type->tp_flags |= Py_TPFLAGS_METHOD_DESCRIPTOR;  // a Python class does not inherit it
+  PyType_Modified(type);
+}
+
 PyObject* row_tp_new(PyTypeObject* type, PyObject*, PyObject*) {
   auto* row = reinterpret_cast<Row*>(type->tp_alloc(type, 0));
   if (!row) return nullptr;
   row->call = row_call;
   keep_vectorcall(type);
+  keep_unbound(type);
   row->arity = row->operands = kNever;
+  row->varies_place = -1;
   return reinterpret_cast<PyObject*>(row);
 }
 
@@ -232,6 +337,7 @@ void row_dealloc(PyObject* self) {
     records->clear();
     delete records;
   }
+  Py_XDECREF(as_row(self)->varies);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -249,10 +355,11 @@ PyObject* get_replays(PyObject* self, void*) {
 PyMethodDef row_methods[] = {
     {"remember", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(row_remember)),
      METH_VARARGS | METH_KEYWORDS,
-     "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None, about=None, any_shape=False)\n--\n\n"
+     "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None, about=None, any_shape=False, number=-1)\n--\n\n"
      "Replay calls like this one from now on. False when such a call cannot be told from others. For several results\n"
      "dtype and shape are tuples. `about` is what spans of such calls say ran. With any_shape calls of\n"
-     "the same dtypes are replayed whatever the shapes: the op works element by element."},
+     "the same dtypes are replayed whatever the shapes: the op works element by element. With the code of a dtype as\n"
+     "`number` they are replayed whatever the value of `varies`, as long as it fits that dtype."},
     {"remember_there", row_remember_there, METH_VARARGS,
      "remember_there($self, args, kwargs, dtype, shape, dtypes, device, replay, /)\n--\n\n"
      "Replay calls like this one by a device's own library, as `replay` says (backends.Replay). False when such a call\n"
@@ -269,7 +376,9 @@ PyGetSetDef row_getset[] = {{"replays", get_replays, nullptr, "How many calls ar
 PyMemberDef row_members[] = {
     {"arity", T_INT, offsetof(Row, arity), 0, "Leading positional arguments that are tensors; -1: all of them are, or are in one list."},
     {"inplace", T_BOOL, offsetof(Row, inplace), 0, "Whether the result may be written over an input."},
-    {"indexes", T_BOOL, offsetof(Row, indexes), 0, "Whether a call is x[key]: plain keys are views, computed from the layout."},
+    {"indexes", T_BYTE, offsetof(Row, indexes), 0, "What native code does without a record. 1: x[key]; 2: x[key] = value; 3: nonzero; 4: take; 5: take_along_axis."},
+    {"varies", T_OBJECT, offsetof(Row, varies), 0, "The name of an attribute whose value decides neither spec nor kernel, or None."},
+    {"varies_place", T_INT, offsetof(Row, varies_place), 0, "Where that attribute stands when it is given by place."},
     {"hits", T_LONGLONG, offsetof(Row, hits), READONLY, "How many calls were replayed."},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Row, call), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};

@@ -17,8 +17,11 @@ struct Row {
   int arity, operands;    // as Python set it; as it was when the first record was made
   char inplace, in_place;  // likewise
   char strided;            // its records are views: strides belong to the key
-  char indexes;            // a call is x[key]: plain keys need no record
+  char indexes;            // what of index.h a call is: it needs no record
   char any_shape;          // some of its records serve tensors of any shapes
+  char any_number;         // some of its records serve any value of `varies`
+  PyObject* varies;        // the name of an attribute whose value decides neither spec nor kernel; nullptr: none
+  int varies_place;        // where it stands among the attributes given by place
 };
 
 inline Row* as_row(PyObject* self) { return reinterpret_cast<Row*>(self); }
@@ -54,16 +57,43 @@ struct Given {
 
 bool is_out(PyObject* name);  // the keyword `out`, which no key holds
 
-// Adds a call to a key; false: such a call cannot be told from others. Keywords are the caller's to add.
-inline bool add_call(Key& key, const Row* row, const Given& g, bool any_shape) {
+// Adds a call that joins tensors: how many there are does not matter, but all must be of one dtype.
+inline bool add_joined(Key& key, const Given& g) {
+  if (!g.count || Py_TYPE(g.operands[0]) != globals.tensor_type) return false;
+  const int code = reinterpret_cast<Array*>(g.operands[0])->code;
+  for (Py_ssize_t i = 0; i < g.count; ++i) {
+    if (Py_TYPE(g.operands[i]) != globals.tensor_type) return false;
+    auto* a = reinterpret_cast<Array*>(g.operands[i]);
+    if (!a->plain() || a->code != code) return false;
+  }
+  if (!key.add(kJoined | uint64_t(code) << 8 | static_cast<uint64_t>(g.rest) << 32)) return false;
+  for (Py_ssize_t i = 0; i < g.rest; ++i)
+    if (!key.add_attr(g.others[i])) return false;
+  return true;
+}
+
+// Adds a call to a key; false: such a call cannot be told from others. Keywords are the caller's to add. With `number` the
+// attribute that varies counts by its type, and is left there.
+inline bool add_call(Key& key, const Row* row, const Given& g, bool any_shape, PyObject** number = nullptr) {
+  if (any_shape && row->operands == kVariadic) return add_joined(key, g);
   if (g.wanted > kMaxReplayed) return false;
   const Sight sight = any_shape ? Sight::kDType : row->strided ? Sight::kStrides : Sight::kShape;
   key.add(static_cast<uint64_t>(g.count) << 32 | static_cast<uint64_t>(g.rest));
   for (Py_ssize_t i = 0; i < g.count; ++i)
     if (!key.add_operand(g.operands[i], sight)) return false;
-  for (Py_ssize_t i = 0; i < g.rest; ++i)
-    if (!key.add_attr(g.others[i])) return false;
+  for (Py_ssize_t i = 0; i < g.rest; ++i) {
+    const bool any = number && i == row->varies_place;
+    if (any) *number = g.others[i];
+    if (!(any ? key.add_any_number(g.others[i]) : key.add_attr(g.others[i]))) return false;
+  }
   return true;
+}
+
+// Adds an attribute given by name; where `number` is asked for, the one that varies counts by its type.
+inline bool add_named(Key& key, const Row* row, PyObject* name, PyObject* value, PyObject** number) {
+  const bool any = number && (name == row->varies || PyUnicode_Compare(name, row->varies) == 0);
+  if (any) *number = value;
+  return key.add_text(name) && (any ? key.add_any_number(value) : key.add_attr(value));
 }
 
 // Methods of Row.

@@ -47,10 +47,16 @@ void call_back(PyObject* callee, const char* format, Values... values) {
 }
 
 [[gnu::noinline]] void tell_listeners(const char* kind, const char* data, int64_t nbytes, bool reused) {
-  if (pool_high.exchange(false) && globals.alarm) {
-    const PoolStats now = pool_stats();
-    call_back(globals.alarm, "LL", static_cast<long long>(now.current_block_bytes),
-              static_cast<long long>(now.memory_limit));
+  if (pool_has_news.load(std::memory_order_relaxed)) {
+    const PoolNews news = pool_take_news();
+    if (news.high && globals.alarm) {
+      const PoolStats now = pool_stats();
+      call_back(globals.alarm, "LL", static_cast<long long>(now.current_block_bytes),
+                static_cast<long long>(now.memory_limit));
+    }
+    if (news.trims && globals.trim_watcher)
+      call_back(globals.trim_watcher, "LL", static_cast<long long>(news.trims),
+                static_cast<long long>(news.released));
   }
   if (!globals.watcher) return;
   call_back(globals.watcher, "sKLO", kind,
@@ -59,7 +65,7 @@ void call_back(PyObject* callee, const char* format, Values... values) {
 }
 
 inline void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
-  if (globals.watcher || pool_high.load(std::memory_order_relaxed)) [[unlikely]]
+  if (globals.watcher || pool_has_news.load(std::memory_order_relaxed)) [[unlikely]]
     tell_listeners(kind, data, nbytes, reused);
 }
 
@@ -192,7 +198,16 @@ PyMethodDef storage_methods[] = {
      "export($self, /)\n--\n\nOwn the bytes and note that someone outside may write to them. Returns the address."},
     {nullptr, nullptr, 0, nullptr}};
 
+// For kernels in NumPy: unlike a tensor's buffer it does not count as handing memory out.
+int storage_getbuffer(PyObject* self, Py_buffer* view, int flags) {
+  auto* s = reinterpret_cast<Storage*>(self);
+  return PyBuffer_FillInfo(view, self, s->data, s->nbytes, !s->writable, flags);
+}
+
+PyObject* get_memory(PyObject* self, void*) { return Py_NewRef(self); }
+
 PyGetSetDef storage_getset[] = {
+    {"memory", get_memory, nullptr, "What NumPy's kernels see the bytes through; for them only.", nullptr},
     {"nbytes", get_nbytes, nullptr, "Size in bytes.", nullptr},
     {"address", get_address, nullptr, "Where the bytes are now; for reading only.", nullptr},
     {"writable", get_flag<&Storage::writable>, nullptr, "Whether the bytes may be written.", nullptr},
@@ -213,6 +228,7 @@ PyType_Slot storage_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(storage_dealloc)},
     {Py_tp_methods, storage_methods},
     {Py_tp_getset, storage_getset},
+    {Py_bf_getbuffer, reinterpret_cast<void*>(storage_getbuffer)},
     {Py_tp_members, storage_members},
     {0, nullptr}};
 

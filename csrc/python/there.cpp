@@ -13,7 +13,7 @@ namespace {
 // Whether the value of its storage is what the tensor shows.
 bool shows_all(Array* a) {
   const Held* h = held_of(a);
-  return a->code < kDTypes && a->contiguous && a->offset == 0 && h->ndim == a->ndim() && h->value != Py_None &&
+  return is_plain(static_cast<DType>(a->code)) && a->contiguous && a->offset == 0 && h->ndim == a->ndim() && h->value != Py_None &&
          span(a->code, a->size) == h->nbytes && std::equal(h->dims, h->dims + h->ndim, a->shape());
 }
 
@@ -31,7 +31,8 @@ bool may_replace(const Record& r, PyObject* given) {
   if (r.several || Py_TYPE(given) != globals.tensor_type) return false;
   auto* out = reinterpret_cast<Array*>(given);
   const Made& m = r.made[0];
-  if (!out->held || held_of(out)->device != r.foreign->device || out->code != m.code || m.code >= kDTypes) return false;
+  if (!out->held || held_of(out)->device != r.foreign->device || out->code != m.code) return false;
+  if (!is_plain(static_cast<DType>(m.code))) return false;
   const Held* h = held_of(out);
   return h->writable && !h->fixed && out->contiguous && out->offset == 0 && out->ndim() == m.ndim &&
          std::equal(m.dims, m.dims + m.ndim, out->shape()) && h->nbytes == m.nbytes;

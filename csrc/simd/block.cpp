@@ -85,6 +85,17 @@ TRITIUM_INLINE void copy_row(char* to, const char* from, std::int64_t n) {
   std::memcpy(to + n - 16, from + n - 16, 16);
 }
 
+// An element of 16 bytes.
+struct Pair {
+  std::uint64_t first, second;
+};
+
+template <class T>
+constexpr bool transposes(std::int64_t rows) {
+  if constexpr (sizeof(T) > 8) return false;  // as wide as a register
+  else return rows >= Square<T>::W;
+}
+
 template <class T>
 void gather(char* to, std::int64_t to_row, const char* from, std::int64_t row, std::int64_t column, std::int64_t rows,
             std::int64_t columns) {
@@ -95,11 +106,11 @@ void gather(char* to, std::int64_t to_row, const char* from, std::int64_t row, s
     for (std::int64_t i = 0; i < rows; ++i) {
       T value;
       std::memcpy(&value, from + i * row, size);
-      T* line = reinterpret_cast<T*>(to + i * to_row);
-      for (std::int64_t j = 0; j < columns; ++j) line[j] = value;
+      char* line = to + i * to_row;
+      for (std::int64_t j = 0; j < columns; ++j) std::memcpy(line + j * size, &value, size);
     }
-  } else if (row == size && rows >= Square<T>::W) {
-    transpose_block<T>(to, to_row, from, column, rows, columns);
+  } else if (row == size && transposes<T>(rows)) {
+    if constexpr (sizeof(T) <= 8) transpose_block<T>(to, to_row, from, column, rows, columns);
   } else if (row != 0 && (row < 0 ? -row : row) < (column < 0 ? -column : column)) {
     for (std::int64_t j = 0; j < columns; ++j) {
       for (std::int64_t i = 0; i < rows; ++i) {
@@ -109,8 +120,8 @@ void gather(char* to, std::int64_t to_row, const char* from, std::int64_t row, s
   } else {
     for (std::int64_t i = 0; i < rows; ++i) {
       const char* source = from + i * row;
-      T* line = reinterpret_cast<T*>(to + i * to_row);
-      for (std::int64_t j = 0; j < columns; ++j) std::memcpy(line + j, source + j * column, size);
+      char* line = to + i * to_row;
+      for (std::int64_t j = 0; j < columns; ++j) std::memcpy(line + j * size, source + j * column, size);
     }
   }
 }
@@ -150,6 +161,7 @@ void gather_block(char* to, std::int64_t to_row, const char* from, std::int64_t 
     case 1: return gather<std::uint8_t>(to, to_row, from, row, column, rows, columns);
     case 2: return gather<std::uint16_t>(to, to_row, from, row, column, rows, columns);
     case 4: return gather<std::uint32_t>(to, to_row, from, row, column, rows, columns);
+    case 16: return gather<Pair>(to, to_row, from, row, column, rows, columns);
     default: return gather<std::uint64_t>(to, to_row, from, row, column, rows, columns);
   }
 }
@@ -160,6 +172,7 @@ void scatter_block(char* to, std::int64_t row, std::int64_t column, const char* 
     case 1: return scatter<std::uint8_t>(to, row, column, from, rows, columns);
     case 2: return scatter<std::uint16_t>(to, row, column, from, rows, columns);
     case 4: return scatter<std::uint32_t>(to, row, column, from, rows, columns);
+    case 16: return scatter<Pair>(to, row, column, from, rows, columns);
     default: return scatter<std::uint64_t>(to, row, column, from, rows, columns);
   }
 }

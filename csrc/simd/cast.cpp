@@ -1,4 +1,4 @@
-// The loops that convert between the thirteen dtypes.
+// The loops that convert between the dtypes of real numbers.
 // Knows nothing of shapes, strides or threads.
 #include "cast.h"
 

@@ -73,7 +73,7 @@ void run_full(const Call& call) {
   View value;
   value.data = whole ? reinterpret_cast<char*>(&integer) : reinterpret_cast<char*>(&real);
   value.dtype = whole ? DType::i64 : DType::f64;
-  alignas(8) char stored[8];
+  alignas(16) char stored[16];
   View one;
   one.data = stored;
   one.dtype = call.out->dtype;
@@ -97,6 +97,11 @@ void run_select(const void*, const char* const* in, char* out, std::int64_t n) {
          reinterpret_cast<T*>(out), n);
 }
 
+// Elements of 16 bytes.
+void run_select_pairs(const void*, const char* const* in, char* out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) std::memcpy(out + 16 * i, (in[0][i] != 0 ? in[1] : in[2]) + 16 * i, 16);
+}
+
 void run_where(const Call& call) {
   const DType t = call.out->dtype;
   Body body{run_select<std::uint64_t>, nullptr, {DType::b8, t, t}, t, INT64_MAX, 0};
@@ -105,11 +110,42 @@ void run_where(const Call& call) {
     case 1: body.run = run_select<std::uint8_t>; break;
     case 2: body.run = run_select<std::uint16_t>; break;
     case 4: body.run = run_select<std::uint32_t>; break;
+    case 16: body.run = run_select_pairs; break;
   }
   iterate(body, call.in, 3, *call.out);
 }
 
-constexpr std::uint32_t kAll = (1u << kDTypes) - 1;
+struct EitherPart {
+  template <class T>
+  TRITIUM_INLINE static bool of(T real, T imaginary) { return real != T(0) || imaginary != T(0); }
+};
+
+// Between complex numbers, from real ones, and to bool: part by part.
+void copy_parts(const View& in, const View& out) {
+  static const Attrs none;
+  if (!is_complex(out.dtype)) {
+    const View parts[2] = {part(in, 0), part(in, 1)};
+    const auto span = in.dtype == DType::c64 ? binary<EitherPart, float, Byte> : binary<EitherPart, double, Byte>;
+    const SpanCall call{span, 2, Cost::cheap, parts[0].dtype, DType::b8};
+    const auto run = [](const void* context, const char* const* from, char* to, std::int64_t n) {
+      static_cast<const SpanCall*>(context)->run(from[0], from[1], nullptr, to, n);
+    };
+    return iterate({run, &call, {call.in, call.in}, DType::b8, INT64_MAX, static_cast<std::int64_t>(Cost::cheap)},
+                   parts, 2, out);
+  }
+  static double zero = 0;
+  for (const int which : {0, 1}) {
+    View from = is_complex(in.dtype) ? part(in, which) : in, to = part(out, which);
+    if (which == 1 && !is_complex(in.dtype)) {
+      from.data = reinterpret_cast<char*>(&zero);
+      from.dtype = to.dtype;
+      from.ndim = 0;
+    }
+    copy({&from, 1, &to, &none});
+  }
+}
+
+constexpr std::uint32_t kAll = kReals | kComplexes;
 constexpr Entry kEntries[] = {
     {"copy", copy, kAll, ""},
     {"astype", copy, kAll, ""},
@@ -121,6 +157,8 @@ constexpr Entry kEntries[] = {
 
 void copy(const Call& call) {
   const View& in = call.in[0];
+  if (in.dtype != call.out->dtype && (is_complex(in.dtype) || is_complex(call.out->dtype)))
+    return copy_parts(in, *call.out);
   const Cast cast = find_cast(in.dtype, call.out->dtype);
   if (cast.first == nullptr) return copy_views(in, *call.out);
   iterate({run_cast, &cast, {in.dtype}, call.out->dtype, cast.second == nullptr ? INT64_MAX : kCastTile,

@@ -353,7 +353,7 @@ void fused_product(const Call& call) {
   with_after(f, call, attrs);
 }
 
-constexpr Entry kEntries[] = {{"fused_product", fused_product, (1u << kCodes) - 1}};
+constexpr Entry kEntries[] = {{"fused_product", fused_product, ((1u << kCodes) - 1) & ~kComplexes}};
 
 }  // namespace
 

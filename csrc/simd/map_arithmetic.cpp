@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "iterate.h"
 #include "loops.h"
 
 namespace tritium::TRITIUM_ISA {
@@ -81,7 +82,7 @@ struct Square {
 struct Sign {
   template <class T>
   TRITIUM_INLINE static T of(T x) {
-    const T one = static_cast<T>(x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0)));
+    const T one = static_cast<T>(static_cast<T>(x > T(0)) - static_cast<T>(x < T(0)));
     if constexpr (kFloat<T>) return x != x ? x : one;
     else return one;
   }
@@ -211,21 +212,66 @@ constexpr RowMaker division(const char* name) {
 constexpr SpanRow kPositive = unary_numbers<Positive>("positive").row;
 constexpr SpanRow kMaximum = binary_numbers<Maximum>("maximum").row;
 constexpr SpanRow kMinimum = binary_numbers<Minimum>("minimum").row;
+constexpr SpanRow kFloorDivide = division<NearFloorDivide, FloorDivide>("floor_divide").row;
+constexpr SpanRow kRemainder = division<NearRemainder, Remainder>("remainder").row;
 constexpr SpanRow kClip = RowMaker{{"clip", 3, Result::same, Cost::cheap, {}, nullptr}}
                               .floats<Ternary<Clip>::Same>()
                               .ints<Ternary<Clip>::Same>()
                               .row;
 
+// Bounds that are the same for all elements.
+template <class T>
+bool clip_numbers(const Call& call) {
+  const View &low = call.in[1], &high = call.in[2];
+  if (low.size() != 1 || high.size() != 1) return false;
+  T bounds[2];
+  __builtin_memcpy(bounds, low.data, sizeof(T));
+  __builtin_memcpy(bounds + 1, high.data, sizeof(T));
+  const auto run = [](const void* context, const char* const* in, char* out, std::int64_t n) {
+    const T least = static_cast<const T*>(context)[0], most = static_cast<const T*>(context)[1];
+    const T* x = reinterpret_cast<const T*>(in[0]);
+    T* to = reinterpret_cast<T*>(out);
+    TRITIUM_LOOP
+    for (std::int64_t i = 0; i < n; ++i) to[i] = Clip::of(x[i], least, most);
+  };
+  const DType t = call.out->dtype;
+  iterate({run, bounds, {t}, t, INT64_MAX, static_cast<std::int64_t>(Cost::cheap)}, call.in, 1, *call.out);
+  return true;
+}
+
+bool clip_numbers_of(const Call& call) {
+  switch (call.out->dtype) {
+    case DType::f32: return clip_numbers<float>(call);
+    case DType::f64: return clip_numbers<double>(call);
+    case DType::i8: return clip_numbers<std::int8_t>(call);
+    case DType::i32: return clip_numbers<std::int32_t>(call);
+    case DType::i64: return clip_numbers<std::int64_t>(call);
+    default: return false;
+  }
+}
+
 // Either bound may be absent.
 void run_clip(const Call& call) {
   const bool low = call.nin > 1 && call.in[1].data != nullptr;
   const bool high = call.nin > 2 && call.in[2].data != nullptr;
+  if (low && high && clip_numbers_of(call)) return;
   if (low && high) return map_call(kClip, call);
   if (!high) return map_call(low ? kMaximum : kPositive, call);
   const View in[2] = {call.in[0], call.in[2]};
   map_call(kMinimum, {in, 2, call.out, call.attrs});
 }
 
+// Two results.
+void run_divmod(const Call& call) {
+  map_call(kFloorDivide, {call.in, 2, call.out, call.attrs});
+  map_call(kRemainder, {call.in, 2, call.out + 1, call.attrs});
+}
+
+constexpr SpanRow named(SpanRow row, const char* name, Kernel kernel) {
+  row.name = name;
+  row.kernel = kernel;
+  return row;
+}
 constexpr SpanRow with(SpanRow row, Kernel kernel) {
   row.kernel = kernel;
   return row;
@@ -237,8 +283,9 @@ constexpr SpanRow kRows[] = {
     binary_numbers<Multiply>("multiply").row,
     kMaximum,
     kMinimum,
-    division<NearFloorDivide, FloorDivide>("floor_divide").row,
-    division<NearRemainder, Remainder>("remainder").row,
+    kFloorDivide,
+    kRemainder,
+    named(kFloorDivide, "divmod", run_divmod),
     with(kClip, run_clip),
     unary_numbers<Abs>("abs").row,
     unary_numbers<Negative>("negative").row,

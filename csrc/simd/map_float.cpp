@@ -106,9 +106,120 @@ struct Logaddexp {
   }
 };
 struct Pow {
-  TRITIUM_INLINE static float of(float a, float b) { return math::pow(a, b); }
   TRITIUM_INLINE static double of(double a, double b) { return std::pow(a, b); }
 };
+
+// The whole powers that are products: in doubles 64 factors are exact to a float; doubles themselves take a few.
+template <class T>
+constexpr T kLeastPower = sizeof(T) == 4 ? T(-64) : T(-2);
+template <class T>
+constexpr T kMostPower = sizeof(T) == 4 ? T(64) : T(4);
+
+template <class T>
+TRITIUM_INLINE bool is_product(T power) {
+  // Without a branch, so that a loop over it is vector code.
+  return static_cast<bool>((power >= kLeastPower<T>) & (power <= kMostPower<T>) & (math::rint(power) == power));
+}
+
+// x to a whole power, by squares; 1 / x first in doubles, where the product may be too small to be divided by.
+template <class T>
+TRITIUM_INLINE T product_of(T x, int power) {
+  double square = static_cast<double>(x), result = 1.0;
+  const bool below = power < 0;
+  if (below && sizeof(T) == 8) square = 1.0 / square;
+  for (int left = below ? -power : power; left != 0; left >>= 1) {
+    result = left & 1 ? result * square : result;
+    square *= square;
+  }
+  return static_cast<T>(below && sizeof(T) == 4 ? 1.0 / result : result);
+}
+
+// The square root as a power: without the sign of -0, and of -infinity infinity.
+template <class T>
+TRITIUM_INLINE T root_of(T x) {
+  return x < T(0) && math::abs(x) == T(math::kInf64) ? T(math::kInf64) : math::sqrt(x) + T(0);
+}
+
+constexpr std::int64_t kPowers = 256;  // elements at once
+
+// One power for all: the squares of all, then those that are its factors. The bits of product_of.
+template <class T>
+void products(const T* x, int power, T* to, std::int64_t n) {
+  if (power == 2) {
+    TRITIUM_LOOP
+    for (std::int64_t i = 0; i < n; ++i) to[i] = x[i] * x[i];
+    return;
+  }
+  if (power == -1) {
+    TRITIUM_LOOP
+    for (std::int64_t i = 0; i < n; ++i) to[i] = T(1) / x[i];
+    return;
+  }
+  alignas(64) double square[kPowers], result[kPowers];
+  const bool below = power < 0;
+  TRITIUM_LOOP
+  for (std::int64_t i = 0; i < n; ++i) {
+    square[i] = below && sizeof(T) == 8 ? 1.0 / static_cast<double>(x[i]) : static_cast<double>(x[i]);
+    result[i] = 1.0;
+  }
+  for (int left = below ? -power : power; left != 0; left >>= 1) {
+    if (left & 1) {
+      TRITIUM_LOOP
+      for (std::int64_t i = 0; i < n; ++i) result[i] *= square[i];
+    }
+    TRITIUM_LOOP
+    for (std::int64_t i = 0; left > 1 && i < n; ++i) square[i] *= square[i];
+  }
+  TRITIUM_LOOP
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(below && sizeof(T) == 4 ? 1.0 / result[i] : result[i]);
+}
+
+// Any powers. Of floats in three loops, each of which is vector code.
+inline void powers(const double* x, const double* y, double* to, std::int64_t n) {
+  binary<Pow, double>(x, y, nullptr, to, n);
+}
+inline void powers(const float* x, const float* y, float* to, std::int64_t n) {
+  alignas(64) double exponent[kPowers];
+  TRITIUM_LOOP
+  for (std::int64_t i = 0; i < n; ++i)
+    exponent[i] = static_cast<double>(y[i]) * math::log_wide(static_cast<double>(math::abs(x[i])));
+  alignas(64) float size[kPowers];
+  TRITIUM_LOOP
+  for (std::int64_t i = 0; i < n; ++i) size[i] = math::exp_narrow(exponent[i]);
+  TRITIUM_LOOP
+  for (std::int64_t i = 0; i < n; ++i) to[i] = math::finish_pow(x[i], y[i], size[i]);
+}
+
+// Which way an element is computed depends on its own power only, so that its bits do not depend on its neighbours.
+template <class T>
+void power(const void* a, const void* b, const void*, void* out, std::int64_t n) {
+  alignas(64) T x[kPowers], y[kPowers];
+  for (std::int64_t first = 0; first < n; first += kPowers) {
+    const std::int64_t count = n - first < kPowers ? n - first : kPowers;
+    __builtin_memcpy(x, static_cast<const T*>(a) + first, static_cast<std::size_t>(count) * sizeof(T));
+    __builtin_memcpy(y, static_cast<const T*>(b) + first, static_cast<std::size_t>(count) * sizeof(T));
+    T* const to = static_cast<T*>(out) + first;
+    const T power = y[0];
+    std::uint32_t other = 0, special = 0;
+    TRITIUM_LOOP
+    for (std::int64_t i = 0; i < count; ++i) {
+      other |= static_cast<std::uint32_t>(y[i] != power);
+      special |= static_cast<std::uint32_t>(is_product(y[i])) | static_cast<std::uint32_t>(y[i] == T(0.5));
+    }
+    if (!other && is_product(power)) {
+      products(x, static_cast<int>(power), to, count);
+    } else if (!other && power == T(0.5)) {
+      TRITIUM_LOOP
+      for (std::int64_t i = 0; i < count; ++i) to[i] = root_of(x[i]);
+    } else {
+      powers(x, y, to, count);
+      for (std::int64_t i = 0; special && i < count; ++i) {
+        if (is_product(y[i])) to[i] = product_of(x[i], static_cast<int>(y[i]));
+        if (y[i] == T(0.5)) to[i] = root_of(x[i]);
+      }
+    }
+  }
+}
 
 // The neighbour of a towards b. Floats of one sign are ordered as their bits are, for any format.
 template <class Bits>
@@ -153,6 +264,41 @@ void periodic(const void* a, const void*, const void*, void* out, std::int64_t n
   }
 }
 
+#if defined(__FMA__) || defined(__aarch64__)
+struct NearSin {
+  TRITIUM_INLINE static float of(float x) { return math::near_sin(x); }
+};
+struct NearCos {
+  TRITIUM_INLINE static float of(float x) { return math::near_cos(x); }
+};
+// In floats as far as their reduction reaches. Which way an element is computed depends on itself only.
+template <class Near, class Op>
+void periodic_near(const void* a, const void*, const void*, void* out, std::int64_t n) {
+  constexpr std::int64_t kBlock = 256;
+  const float* x = static_cast<const float*>(a);
+  float* to = static_cast<float*>(out);
+  const auto is_far = [](float v) { return !(math::abs(v) <= math::kTrigNear); };
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t m = n - first < kBlock ? n - first : kBlock;
+    std::uint32_t far = 0;
+    for (std::int64_t i = first; i < first + m; ++i) far |= is_far(x[i]) ? 1u : 0u;
+    if (!far) {
+      unary<Near, float>(x + first, nullptr, nullptr, to + first, m);
+      continue;
+    }
+    alignas(64) float near[kBlock], wide[kBlock];
+    unary<Near, float>(x + first, nullptr, nullptr, near, m);
+    periodic<Op>(x + first, nullptr, nullptr, wide, m);
+    for (std::int64_t i = 0; i < m; ++i) to[first + i] = is_far(x[first + i]) ? wide[i] : near[i];
+  }
+}
+constexpr Span kSin = periodic_near<NearSin, Sin>;
+constexpr Span kCos = periodic_near<NearCos, Cos>;
+#else
+constexpr Span kSin = periodic<Sin>;
+constexpr Span kCos = periodic<Cos>;
+#endif
+
 template <class Op>
 constexpr RowMaker periodic_row(const char* name) {
   return unary_floats<Op>(name, Cost::dear).put(DType::f32, periodic<Op>);
@@ -178,8 +324,8 @@ constexpr SpanRow kRows[] = {
     unary_floats<Log1p>("log1p", Cost::dear).row,
     unary_floats<Log2>("log2", Cost::dear).row,
     unary_floats<Log10>("log10", Cost::dear).row,
-    periodic_row<Sin>("sin").row,
-    periodic_row<Cos>("cos").row,
+    periodic_row<Sin>("sin").put(DType::f32, kSin).row,
+    periodic_row<Cos>("cos").put(DType::f32, kCos).row,
     periodic_row<Tan>("tan").row,
     unary_floats<Asin>("asin", Cost::dear).row,
     unary_floats<Acos>("acos", Cost::dear).row,
@@ -200,7 +346,10 @@ constexpr SpanRow kRows[] = {
     binary_floats<Atan2>("atan2", Cost::dear).row,
     binary_floats<Hypot>("hypot", Cost::dear).row,
     binary_floats<Logaddexp>("logaddexp", Cost::dear).row,
-    binary_floats<Pow>("pow", Cost::dear).row,
+    RowMaker{{"pow", 2, Result::same, Cost::dear, {}, nullptr}}
+        .put(DType::f32, power<float>)
+        .put(DType::f64, power<double>)
+        .row,
     RowMaker{{"nextafter", 2, Result::same, Cost::cheap, {}, nullptr}}
         .put(DType::f16, binary<Nextafter<std::uint16_t, 5>, std::uint16_t>)
         .put(DType::bf16, binary<Nextafter<std::uint16_t, 8>, std::uint16_t>)

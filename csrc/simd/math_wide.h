@@ -8,9 +8,34 @@
 
 namespace tritium::TRITIUM_ISA::math {
 
+// The logarithm of a double that a float may become, good to more than its digits. Such a double is never denormal.
+TRITIUM_INLINE double log_wide(double x) {
+  const std::uint64_t b = bits(x);
+  const std::uint64_t k = (b - 0x3fe6a09e667f3bcdu + (std::uint64_t{2048} << 52)) >> 52;  // as log of a double
+  const std::uint64_t whole = k & 0xfff;
+  const double n = from_bits(whole | 0x4330000000000000u) - 4503599627372544.0;
+  const double f = from_bits(b - ((whole - 2048) << 52)) - 1.0;
+  const double s = f / (2.0 + f);
+  const double z = s * s;
+  const double r = horner(z, 0.6666666667602652, 0.3999999556289906, 0.2857211432054847, 0.22176003002159608,
+                          0.19586513595559035);
+  double y = fma(n, 0.6931471805599453, fma(s * z, r, s + s));
+  y = x < kInf64 ? y : x;
+  return x > 0.0 ? y : (x == 0.0 ? -kInf64 : kNaN64);
+}
+// e^x of a double as a float: reduced in doubles, the rest, which is small, in floats.
+TRITIUM_INLINE float exp_narrow(double x) {
+  constexpr double kRound = kRound64 + 254;
+  const double bounded = x < -160.0 ? -160.0 : x > 130.0 ? 130.0 : x;  // NaN stays
+  const double t = fma(bounded, 1.44269504088896340736, kRound);
+  const float r = static_cast<float>(fma(t - kRound, -0.6931471805599453, bounded));
+  const float p = horner(r, 0.5000000096f, 0.1666651771f, 0.04166620229f, 0.008369024851f, 0.001395072532f);
+  return scale_twice(1.0f + fma(r * r, p, r), static_cast<std::uint32_t>(bits(t)));
+}
+
 // log(1 + x) and e^x - 1 good to float precision; the sums cancel below 1e-4, where three terms are enough.
 TRITIUM_INLINE double log1p_wide(double x) {
-  const double y = log(1.0 + x);
+  const double y = log_wide(1.0 + x);
   return abs(x) < 1e-4 ? x * (1.0 - x * (0.5 - x * (1.0 / 3.0))) : y;
 }
 TRITIUM_INLINE double expm1_wide(double x) {
@@ -20,8 +45,8 @@ TRITIUM_INLINE double expm1_wide(double x) {
 
 TRITIUM_INLINE float expm1(float x) { return static_cast<float>(expm1_wide(x)); }
 TRITIUM_INLINE float log1p(float x) { return static_cast<float>(log1p_wide(x)); }
-TRITIUM_INLINE float log2(float x) { return static_cast<float>(log(static_cast<double>(x)) * 1.4426950408889634); }
-TRITIUM_INLINE float log10(float x) { return static_cast<float>(log(static_cast<double>(x)) * 0.4342944819032518); }
+TRITIUM_INLINE float log2(float x) { return static_cast<float>(log_wide(x) * 1.4426950408889634); }
+TRITIUM_INLINE float log10(float x) { return static_cast<float>(log_wide(x) * 0.4342944819032518); }
 
 TRITIUM_INLINE float sinh(float x) {
   const double y = abs(static_cast<double>(x));
@@ -35,19 +60,49 @@ TRITIUM_INLINE float cosh(float x) {
 }
 TRITIUM_INLINE float asinh(float x) {
   const double y = abs(static_cast<double>(x));
-  const double r = log(y + sqrt(y * y + 1.0));
+  const double r = log_wide(y + sqrt(y * y + 1.0));
   return copysign(static_cast<float>(y < 1e-3 ? y * (1.0 - y * y * (1.0 / 6.0)) : r), x);
 }
 TRITIUM_INLINE float acosh(float x) {
   const double y = x;
-  const float r = static_cast<float>(log(y + sqrt(y * y - 1.0)));  // the square of a float is exact in a double
+  const float r = static_cast<float>(log_wide(y + sqrt(y * y - 1.0)));  // the square of a float is exact in a double
   return x < 1.0f ? kNaN32 : r;
 }
 TRITIUM_INLINE float atanh(float x) {
   const double y = abs(static_cast<double>(x));
-  const double r = 0.5 * log((1.0 + y) / (1.0 - y));
+  const double r = 0.5 * log_wide((1.0 + y) / (1.0 - y));
   return copysign(static_cast<float>(y < 1e-3 ? y * (1.0 + y * y * (1.0 / 3.0)) : r), x);
 }
+
+#if defined(__FMA__) || defined(__aarch64__)
+// x = n * pi/2 + r in floats, for |x| up to kTrigNear: pi/2 in three parts, of which each product is rounded with its sum.
+constexpr float kTrigNear = 30000.0f;
+struct NearQuarter {
+  float sin, cos;
+  std::uint32_t n;
+};
+TRITIUM_INLINE NearQuarter near_quarter(float x) {
+  const float t = fma(x, 0.636619747f, kRound32);
+  const float n = t - kRound32;
+  float r = fma(n, -1.57079637e+00f, x);
+  r = fma(n, 4.37113900e-08f, r);
+  r = fma(n, 1.71512451e-15f, r);
+  const float z = r * r;
+  const float s = horner(z, -1.6666654611e-1f, 8.3321608736e-3f, -1.9515295891e-4f);
+  const float c = horner(z, 4.166664568298827e-2f, -1.388731625493765e-3f, 2.443315711809948e-5f);
+  return {fma(r * z, s, r), fma(z * z, c, fma(z, -0.5f, 1.0f)), bits(t)};
+}
+TRITIUM_INLINE float flip_sign(float x, std::uint32_t n) { return from_bits(bits(x) ^ ((n << 30) & 0x80000000u)); }
+TRITIUM_INLINE float near_sin(float x) {
+  const NearQuarter q = near_quarter(x);
+  const float r = flip_sign(q.n & 1 ? q.cos : q.sin, q.n);
+  return x == 0.0f ? x : r;
+}
+TRITIUM_INLINE float near_cos(float x) {
+  const NearQuarter q = near_quarter(x);
+  return flip_sign(q.n & 1 ? q.sin : q.cos, q.n + 1);
+}
+#endif
 
 // x = n * pi/2 + r for |x| below kTrigLimit. The 33 bits of the first part times n are exact.
 constexpr float kTrigLimit = 1.0e6f;
@@ -126,9 +181,8 @@ TRITIUM_INLINE float logaddexp(float a, float b) {
   return static_cast<float>(x == y ? x + 0.6931471805599453 : (gap == gap ? r : x + y));
 }
 
-TRITIUM_INLINE float pow(float x, float y) {
-  const double p = static_cast<double>(y) * log(static_cast<double>(abs(x)));
-  float r = static_cast<float>(exp(p));
+// x to the power y from r = |x| to the power y: the sign, and what the standard says of special numbers.
+TRITIUM_INLINE float finish_pow(float x, float y, float r) {
   const float half = 0.5f * y;
   const bool whole = rint(y) == y;
   const bool odd = whole && rint(half) != half;

@@ -112,7 +112,10 @@ void normal(const uint32_t* w, double* to, int64_t n, const Attrs&) {
 template <class T>
 void integers(const uint32_t* w, T* to, int64_t n, const Attrs& attrs) {
   const uint64_t low = static_cast<uint64_t>(attrs.whole[1]), range = static_cast<uint64_t>(attrs.whole[2]) - low;
-  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(static_cast<int64_t>(low + pair(w, i) % range));
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t drawn = pair(w, i);
+    to[i] = static_cast<T>(static_cast<int64_t>(low + (range ? drawn % range : drawn)));  // 0: all of 2^64
+  }
 }
 
 // The byte offset of element i in row-major order.

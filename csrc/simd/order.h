@@ -1,0 +1,191 @@
+// The order of elements as the order of unsigned numbers of their size, and stable sorts of those.
+// Knows nothing of views, axes or threads.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "../view.h"
+#include "../watch.h"
+
+namespace tritium::TRITIUM_ISA {
+
+// How the bits of one dtype become a key: unsigned integers are their own, signed ones have the sign turned, floats have
+// all bits turned below zero and the sign set above. Infinity is that of the dtype; 0: it is no float.
+template <class U, bool Signed, U Infinity>
+struct Order {
+  using Bits = U;
+  static constexpr bool kFloat = Infinity != 0;
+  static constexpr U kSign = static_cast<U>(U{1} << (8 * sizeof(U) - 1));
+
+  static bool is_nan(U bits) { return kFloat && static_cast<U>(bits & ~kSign) > Infinity; }
+  static bool is_zero(U bits) { return kFloat && static_cast<U>(bits & ~kSign) == 0; }
+  // One to one for all but NaN; -0 comes before 0.
+  static U key(U bits) {
+    if constexpr (kFloat) return static_cast<U>(bits & kSign ? ~bits : bits | kSign);
+    return Signed ? static_cast<U>(bits ^ kSign) : bits;
+  }
+  static U bits(U key) {
+    if constexpr (kFloat) return static_cast<U>(key & kSign ? key ^ kSign : ~key);
+    return Signed ? static_cast<U>(key ^ kSign) : key;
+  }
+  // Equal for equal elements: -0 and 0 are; all NaN are, and come last.
+  static U rank(U bits) {
+    if constexpr (!kFloat) return key(bits);
+    const U plain = static_cast<U>(bits == kSign ? 0 : bits);
+    return is_nan(bits) ? static_cast<U>(~U{0}) : key(plain);
+  }
+  static U load(const char* from) {
+    U bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return bits;
+  }
+};
+
+// Calls f with the Order of a plain dtype.
+template <class F>
+void with_order(DType type, F&& f) {
+  using std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t;
+  switch (type) {
+    case DType::i8: return f(Order<uint8_t, true, 0>{});
+    case DType::i16: return f(Order<uint16_t, true, 0>{});
+    case DType::i32: return f(Order<uint32_t, true, 0>{});
+    case DType::i64: return f(Order<uint64_t, true, 0>{});
+    case DType::u16: return f(Order<uint16_t, false, 0>{});
+    case DType::u32: return f(Order<uint32_t, false, 0>{});
+    case DType::u64: return f(Order<uint64_t, false, 0>{});
+    case DType::f16: return f(Order<uint16_t, true, 0x7c00>{});
+    case DType::bf16: return f(Order<uint16_t, true, 0x7f80>{});
+    case DType::f32: return f(Order<uint32_t, true, 0x7f800000u>{});
+    case DType::f64: return f(Order<uint64_t, true, 0x7ff0000000000000u>{});
+    default: return f(Order<uint8_t, false, 0>{});
+  }
+}
+
+// A key and where its element was.
+template <class K, class I>
+struct Placed {
+  K key;
+  I index;
+};
+
+template <class U>
+U key_of(U key) {
+  return key;
+}
+template <class K, class I>
+K key_of(const Placed<K, I>& e) {
+  return e.key;
+}
+
+constexpr std::int64_t kInsertion = 40;  // so few are sorted by insertion
+
+template <class E>
+void insertion_sort(E* a, std::int64_t n) {
+  for (std::int64_t i = 1; i < n; ++i) {
+    const E e = a[i];
+    std::int64_t j = i;
+    for (; j > 0 && key_of(e) < key_of(a[j - 1]); --j) a[j] = a[j - 1];
+    a[j] = e;
+  }
+}
+
+// The least significant digit first, `Bits` of them at a time; digits that all keys share are left out. Returns where the
+// sorted elements are: a or b. Undefined contents once the caller is to end early.
+template <int Bits, class E>
+E* radix_sort(E* a, E* b, std::int64_t n) {
+  using K = decltype(key_of(*a));
+  constexpr int kDigits = (8 * static_cast<int>(sizeof(K)) + Bits - 1) / Bits;
+  constexpr std::uint32_t kMask = (1u << Bits) - 1;
+  std::int64_t counts[kDigits][kMask + 1] = {};
+  for (std::int64_t i = 0; i < n; ++i) {
+    const K key = key_of(a[i]);
+    for (int d = 0; d < kDigits; ++d) ++counts[d][static_cast<std::uint32_t>(key >> d * Bits) & kMask];
+  }
+  for (int d = 0; d < kDigits; ++d) {
+    std::int64_t* const count = counts[d];
+    if (count[static_cast<std::uint32_t>(key_of(a[0]) >> d * Bits) & kMask] == n) continue;
+    if (n >= (1 << 20) && ends_early()) return a;
+    std::int64_t before = 0;
+    for (std::uint32_t v = 0; v <= kMask; ++v) {
+      const std::int64_t here = count[v];
+      count[v] = before;
+      before += here;
+    }
+    for (std::int64_t i = 0; i < n; ++i) b[count[static_cast<std::uint32_t>(key_of(a[i]) >> d * Bits) & kMask]++] = a[i];
+    E* const other = a;
+    a = b;
+    b = other;
+  }
+  return a;
+}
+
+template <class E>
+E* stable_sort(E* a, E* b, std::int64_t n) {
+  if (n <= kInsertion) {
+    insertion_sort(a, n);
+    return a;
+  }
+  constexpr bool kWide = sizeof(decltype(key_of(*a))) >= 4;
+  if constexpr (kWide) {
+    if (n >= (1 << 14)) return radix_sort<11>(a, b, n);
+  }
+  return radix_sort<8>(a, b, n);
+}
+
+// Sorts the columns of n rows of `Lanes` keys each, all at once: a merge exchange network (Knuth, volume 3, algorithm
+// 5.2.2M), which compares the same places whatever the keys are. Equal keys may change places.
+template <int Lanes, class U>
+void sort_columns(U* rows, std::int64_t n) {
+  std::int64_t top = 1;
+  while (2 * top < n) top *= 2;
+  for (std::int64_t p = top; p > 0; p /= 2) {
+    std::int64_t q = top, r = 0, d = p;
+    for (;;) {
+      for (std::int64_t block = r; block < n - d; block += 2 * p) {  // the places i with i & p == r
+        const std::int64_t end = block + p < n - d ? block + p : n - d;
+        for (std::int64_t i = block; i < end; ++i) {
+          U *const a = rows + i * Lanes, *const b = rows + (i + d) * Lanes;
+          for (int j = 0; j < Lanes; ++j) {
+            const U x = a[j], y = b[j];
+            a[j] = y < x ? y : x;
+            b[j] = y < x ? x : y;
+          }
+        }
+      }
+      if (q == p) break;
+      d = q - p;
+      q /= 2;
+      r = p;
+    }
+  }
+}
+
+// How many of the first k of two merged runs come from the first one; of equals its own come first.
+template <class E>
+std::int64_t taken_of_first(const E* a, std::int64_t n, const E* b, std::int64_t m, std::int64_t k) {
+  std::int64_t low = k > m ? k - m : 0, high = k < n ? k : n;
+  while (low < high) {
+    const std::int64_t i = low + (high - low) / 2;
+    if (key_of(b[k - i - 1]) < key_of(a[i])) {
+      high = i;
+    } else {
+      low = i + 1;
+    }
+  }
+  return low;
+}
+
+template <class E>
+void merge(const E* a, const E* a_end, const E* b, const E* b_end, E* to) {
+  while (a < a_end && b < b_end) {
+    const bool second = key_of(*b) < key_of(*a);
+    *to++ = second ? *b : *a;
+    b += second;
+    a += !second;
+  }
+  if (a < a_end) std::memcpy(to, a, static_cast<std::size_t>(a_end - a) * sizeof(E));
+  if (b < b_end) std::memcpy(to, b, static_cast<std::size_t>(b_end - b) * sizeof(E));
+}
+
+}  // namespace tritium::TRITIUM_ISA
