@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from tritium.errors import DTypeError, RangeError, checked, nearest, shown
+from tritium.arguments import checked
+from tritium.errors import DTypeError, RangeError, nearest, shown
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -20,7 +21,7 @@ class DType:
     """The storage format of an element: `block` elements along the last axis, of `rows` rows, share `nbytes` bytes."""
 
     name: str
-    kind: str  # bool, signed, unsigned, float, packed; weak kinds are of Python scalars
+    kind: str  # bool, signed, unsigned, float, complex, packed; weak kinds are of Python scalars
     block: int
     nbytes: int
     long_name: str
@@ -64,6 +65,15 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def real(self) -> DType:
+        """Return the dtype of the real part: of a complex dtype a float dtype, of any other the dtype itself."""
+        return _PARTS.get(self.name, self)
+
+    @property
     def is_packed(self) -> bool:
         """Return True if several elements share bytes, so that only ops with support for it can read them."""
         return self.kind == "packed"
@@ -92,6 +102,10 @@ bf16 = DType("bf16", "float", 1, 2, "bfloat16", 10)
 f32 = DType("f32", "float", 1, 4, "float32", 11)
 f64 = DType("f64", "float", 1, 8, "float64", 12)
 
+# Pairs of floats, the real part first. Few native kernels compute with them: the reference does the rest, in NumPy.
+c64 = DType("c64", "complex", 1, 8, "complex64", 21)
+c128 = DType("c128", "complex", 1, 16, "complex128", 22)
+
 # Packed along a row, the first element in the lowest bits or digits; the row is padded to whole bytes with zeros.
 i4 = DType("i4", "packed", 2, 1, "int4", 13, values=(-8, 7))  # two's complement nibbles
 tern2 = DType("tern2", "packed", 4, 1, "ternary2", 14, values=(-1, 1))  # 2-bit codes t + 1
@@ -104,24 +118,29 @@ i8_r16 = DType("i8_r16", "packed", 64, 1024, "int8_r16", 19, rows=16, values=(-1
 i4_r32 = DType("i4_r32", "packed", 64, 1024, "int4_r32", 20, rows=32, values=(-8, 7))
 
 PACKED = (i4, tern2, tern5, tern2_r64, tern5_r80, tern2_r16, i8_r16, i4_r32)
+# The plain dtypes of real numbers, by their codes.
 ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
 SIGNED = (i8, i16, i32, i64)
 UNSIGNED = (u8, u16, u32, u64)
 FLOATS = (f16, bf16, f32, f64)
+COMPLEX = (c64, c128)
 
 # A Python scalar is weak: it takes the dtype of the tensor it meets, or the default of its own kind.
 weak_bool = DType("bool scalar", "bool", 1, 1, "bool", weak=True)
 weak_int = DType("int scalar", "signed", 1, 8, "int", weak=True)
 weak_float = DType("float scalar", "float", 1, 8, "float", weak=True)
+weak_complex = DType("complex scalar", "complex", 1, 16, "complex", weak=True)
 
-DEFAULTS = {"bool": bool_, "signed": i64, "unsigned": u64, "float": f32}
+DEFAULTS = {"bool": bool_, "signed": i64, "unsigned": u64, "float": f32, "complex": c64}
 
-_NUMPY: dict[str, np.dtype[Any]] = {t.name: np.dtype(t.long_name) for t in ALL if t is not bf16}
+_NUMPY: dict[str, np.dtype[Any]] = {t.name: np.dtype(t.long_name) for t in (*ALL, *COMPLEX) if t is not bf16}
 _NUMPY["bf16"] = np.dtype(ml_dtypes.bfloat16)
-_FROM_NUMPY: dict[Any, DType] = {_NUMPY[t.name]: t for t in ALL}
+_FROM_NUMPY: dict[Any, DType] = {_NUMPY[t.name]: t for t in (*ALL, *COMPLEX)}
 _NUMPY |= {t.name: np.dtype(np.uint8) for t in PACKED}
-_NAMES: dict[str, DType] = {n: t for t in (*ALL, *PACKED) for n in (t.name, t.long_name)}
+_NAMES: dict[str, DType] = {n: t for t in (*ALL, *COMPLEX, *PACKED) for n in (t.name, t.long_name)}
 _NAMES |= {"half": f16, "float": f32, "double": f64, "int": i64, "long": i64, "short": i16, "char": i8, "byte": u8}
+_NAMES |= {"complex": c64, "cfloat": c64, "cdouble": c128}
+_PARTS = {"c64": f32, "c128": f64}
 
 
 def dtype(value: Any) -> DType:
@@ -144,6 +163,8 @@ def _dtype(value: Any) -> DType:
         return i64
     if value is float:
         return f32
+    if value is complex:
+        return c64
     if not isinstance(value, str) and value is not None:
         try:
             known = _FROM_NUMPY.get(np.dtype(value).newbyteorder("="))
@@ -161,7 +182,7 @@ def _dtype(value: Any) -> DType:
 
 
 def _not_a_dtype(value: Any) -> DTypeError:
-    names = ", ".join(t.name for t in (*ALL, *PACKED[:3]))
+    names = ", ".join(t.name for t in (*ALL, *COMPLEX, *PACKED[:3]))
     return DTypeError(f"{shown(value)} is not a dtype.{nearest(str(shown(value)), _NAMES)} Use one of {names}.")
 
 
@@ -177,10 +198,17 @@ def of_scalar(value: Any) -> DType:
     """Return the weak dtype of a Python scalar."""
     if isinstance(value, bool):
         return weak_bool
+    if isinstance(value, complex):
+        return weak_complex
     return weak_int if isinstance(value, int) else weak_float
 
 
-RANK = {"bool": 0, "unsigned": 1, "signed": 1, "float": 2}
+RANK = {"bool": 0, "unsigned": 1, "signed": 1, "float": 2, "complex": 3}
+
+
+def complex_of(t: DType) -> DType:
+    """Return the complex dtype whose parts hold the values of a dtype: c128 of f64 and c128, c64 of any other."""
+    return c128 if t.real is f64 else c64
 
 
 def _pair(a: DType, b: DType) -> DType:
@@ -189,7 +217,11 @@ def _pair(a: DType, b: DType) -> DType:
         return a
     if a.weak != b.weak:
         strong, weak = (b, a) if a.weak else (a, b)
-        return strong if RANK[weak.kind] <= RANK[strong.kind] else DEFAULTS[weak.kind]
+        if RANK[weak.kind] <= RANK[strong.kind]:
+            return strong
+        return complex_of(strong) if weak.is_complex else DEFAULTS[weak.kind]
+    if a.is_complex or b.is_complex:
+        return c128 if f64 in (a.real, b.real) else c64
     if RANK[a.kind] != RANK[b.kind]:
         return a if RANK[a.kind] > RANK[b.kind] else b
     if a.kind == b.kind:
@@ -234,17 +266,17 @@ def _plain(t: DType) -> str:
     return "f16" if t is bf16 else t.name  # NumPy's own table does not know bf16
 
 
-def check_fits(value: bool | int | float, t: DType) -> None:
+def check_fits(value: bool | int | float | complex, t: DType) -> None:
     """Raise unless a Python number can be stored without changing its kind or leaving the range of an integer."""
-    if t is bool_ and value in (0, 1):
+    if t is bool_ and not isinstance(value, complex) and value in (0, 1):
         return
     if RANK[of_scalar(value).kind] > RANK[t.kind]:
         raise DTypeError(
             f"{shown(value)} cannot be stored in {t} without losing its kind; give or cast to a dtype that holds it."
         )
-    if t.is_float and isinstance(value, int) and not -(1 << 1024) < value < (1 << 1024):
+    if (t.is_float or t.is_complex) and isinstance(value, int) and not -(1 << 1024) < value < (1 << 1024):
         raise RangeError(f"{shown(value)} is outside {t}; no float holds it.")
-    if t.is_integer:
+    if t.is_integer and not isinstance(value, complex):
         info = iinfo(t)
         if not info.min <= value <= info.max:
             raise RangeError(f"{shown(value)} is outside {t} ({info.min} to {info.max}); cast to a wider dtype.")
@@ -262,8 +294,8 @@ def is_dtype(t: DType, kind: Any) -> bool:
         "unsigned integer": UNSIGNED,
         "integral": SIGNED + UNSIGNED,
         "real floating": FLOATS,
-        "complex floating": (),
-        "numeric": SIGNED + UNSIGNED + FLOATS,
+        "complex floating": COMPLEX,
+        "numeric": SIGNED + UNSIGNED + FLOATS + COMPLEX,
     }
     if not isinstance(kind, str) or kind not in members:
         raise DTypeError(f"{shown(kind)} is not a kind of dtype. Use a dtype or one of {', '.join(members)}.")
@@ -292,8 +324,8 @@ class IntInfo(NamedTuple):
 
 @checked
 def finfo(of: Any) -> FloatInfo:
-    """Return the limits of a float dtype, or of a tensor's dtype."""
-    return _finfo(dtype(getattr(of, "dtype", of)))
+    """Return the limits of a float dtype, or of a tensor's dtype; of a complex dtype, those of its parts."""
+    return _finfo(dtype(getattr(of, "dtype", of)).real)
 
 
 @lru_cache(maxsize=64)

@@ -18,10 +18,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from tritium import settings
+from tritium.arguments import Range, checked, checked_except
 from tritium.backends.reference import packed
 from tritium.buffer import Array
 from tritium.dtype import DType, is_name, tern2
-from tritium.errors import ArgumentError, DeviceError, Range, TritiumError, checked, checked_except, nearest, shown
+from tritium.errors import ArgumentError, DeviceError, TritiumError, nearest, shown
 from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
@@ -71,7 +72,7 @@ class Device:
         return self is other or (isinstance(other, (str, Device)) and str(self) == str(other))
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash(self.type if self.index == 0 else str(self))  # that of its text, which for most is the type
 
     def __reduce__(self) -> tuple[Any, ...]:
         return device, (str(self),)
@@ -93,6 +94,7 @@ class Backend:
     dynamic: Mapping[Op, Callable[..., Any]] = {}  # rows whose kernel makes its own memory
     missing: Mapping[Op, str] = {}  # why a row has neither a kernel here nor rows that it is made of
     has_f64 = True  # where not, a model's results may differ in their last bits from those of other devices
+    has_complex = False  # whether it stores complex numbers; kernels say what they compute
     runs_ahead = False  # whether calls return before their work is done, and `bring` waits for no more than it must
     writes = True  # whether kernels write into memory; else they give values, which `run` puts in their place
 
@@ -199,7 +201,16 @@ class Backend:
 
     def new(self, spec: Spec) -> Array:
         """Uninitialised, contiguous memory for a spec."""
+        self.check_complex(spec)
         return Array(self.allocate(spec.nbytes), spec.dtype, spec.shape, spec.strides, 0)
+
+    def check_complex(self, spec: Spec) -> None:
+        """Raise for complex numbers where the device stores none."""
+        if spec.dtype.is_complex and not self.has_complex:
+            raise DeviceError(
+                f"{self.device} stores no complex numbers, given {spec}; compute on the CPU: .to('cpu'), or move the real and "
+                f"the imaginary part, real(x) and imag(x)."
+            )
 
     def listed(self, op: Op, specs: Specs) -> Sequence[Kernel]:
         """The kernels of a row for these operands, best first."""
@@ -222,9 +233,27 @@ class Backend:
         with suppress(KeyError):
             return self._chosen[key]
         make_room(self._chosen, 4096)
-        accepted = (k for k in self.listed(op, specs) if k.accepts is None or k.accepts(specs, attrs, layouts))
+        listed = self.listed(op, specs)
+        accepted = (k for k in listed if k.accepts is None or k.accepts(specs, attrs, layouts))
         kernel = self._chosen[key] = next(accepted, None)
+        if (log := settings.listener("kernels")) is not None:
+            _log_choice(log, self.device, op, specs, listed, kernel)
         return kernel
+
+
+def _log_choice(
+    log: Any, device: Device, op: Op, specs: Specs, listed: Sequence[Kernel], kernel: Kernel | None
+) -> None:
+    """Log which kernel a call uses, and those before it in the list, which did not take the call."""
+    operands = ", ".join(str(s) for s in specs if s is not None)
+    call = f"{op.name}({operands}) on {device}"
+    passed = ", ".join(dict.fromkeys(k.name for k in listed[: listed.index(kernel)])) if kernel is not None else ""
+    if kernel is not None:
+        log.debug("%s: kernel %s%s", call, kernel.name, f"; not taken by {passed}" if passed else "")
+    elif op.lower is not None:
+        log.debug("%s: no kernel, runs as other ops", call)
+    elif listed:
+        log.debug("%s: no kernel takes it", call)
 
 
 class Absent(NamedTuple):
@@ -365,6 +394,8 @@ def unregister(name: str) -> None:
 
 def forget() -> None:
     """Drop every remembered call: the choice of device or kernel has changed."""
+    global _usual
+    _usual = None
     for row in OPS.values():
         row.forget()
 
@@ -445,7 +476,8 @@ def device_names() -> list[str]:
 
 
 def is_device_name(word: str) -> bool:
-    return word.partition(":")[0] in device_names()
+    kind = word.partition(":")[0]
+    return kind in _entries or kind in _ALIASES
 
 
 def backend_of(given: Device) -> Backend:
@@ -454,7 +486,8 @@ def backend_of(given: Device) -> Backend:
         raise DeviceError(f"Device {given} was unregistered; move its tensors before that.")
     if given.index not in entry.made:
         entry.made[given.index] = _made(entry, given)
-        settings.log.debug("backend of %s made", given)
+        if (log := settings.listener()) is not None:
+            log.debug("backend of %s made", given)
     return entry.made[given.index]
 
 
@@ -514,7 +547,19 @@ def default_device(*, size: _Count | Sequence[_Count] | None = None, op: str | N
 
 def device_for(given: str | Device | None, elements: int) -> Device:
     """Return the device of a new tensor: the one meant, else the default one for so many elements."""
-    return _default(elements, None).device if given is None else device(given)
+    if given is not None:
+        return device(given)
+    return _for_size(elements) if _usual is None else _usual
+
+
+_usual: Device | None = None  # the CPU, once nothing says otherwise for any size; dropped with the remembered calls
+
+
+def _for_size(elements: int) -> Device:
+    global _usual
+    if _set is None and not tuned.choices() and settings.device() is None:
+        _usual = device("cpu")
+    return _default(elements, None).device
 
 
 def _default(elements: int | None, op: str | None) -> Choice:
@@ -549,7 +594,8 @@ def _present(choice: tuned.Choice, source: str) -> Choice:
     try:
         return Choice(device(str(choice.value)), f"{source}: {choice.why}")
     except DeviceError as error:
-        settings.log.info("tuned: the device %s is not used: %s", choice.value, error)
+        if (log := settings.listener(level=settings.INFO)) is not None:
+            log.info("tuned: the device %s is not used: %s", choice.value, error)
         return _cpu(f"the CPU is the default: {choice.value!r} was tuned, but cannot be used ({error}); {_HOW}")
 
 

@@ -11,22 +11,26 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, takewhile
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tritium import dtype as dt, ops
+from tritium.arguments import checked, checked_except
 from tritium.contract.lowering import Contraction, Operand, Order, Terms, count_text, lower, parse, sizes_of
-from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError, checked, checked_except
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError, shown
 from tritium.fragment import Step
 from tritium.functions import asarray
-from tritium.op import SCALARS, Kind, Spec
+from tritium.interop import adopt_foreign, is_foreign
+from tritium.op import SCALARS, Kind, Spec, make_room
 from tritium.quant import Quantized
 from tritium.tensor import Tensor
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+FIRST_SYMBOL = 0xC0  # the first letter above ASCII
+MAX_INDICES = 1 << 16  # numbers of indices in NumPy's other form
 VALUES = (Tensor, Quantized, *SCALARS)
 PATH_CACHE_SIZE = 512
 SPEC_CHARS = 80  # of a spec string, in messages
@@ -101,7 +105,7 @@ def _calls(steps: tuple[Step, ...], result: int, operands: int) -> Iterator[tupl
     for n, s in enumerate(steps):
         by_name = dict(s.attrs)
         by_place = s.op.params[: s.op.positional] if len(s.inputs) == s.op.arity else ()
-        args = tuple(by_name.pop(p) for p in by_place if p in by_name)
+        args = tuple(by_name.pop(p) for p in takewhile(by_name.__contains__, by_place))
         yield s.op, s.inputs, args, by_name, tuple(v for v, use in last.items() if use == n)
 
 
@@ -116,12 +120,32 @@ def einsum(spec: Any, *operands: Any, out: Tensor | None = None) -> Tensor:
     view where one operand only changes its layout (a transpose, a diagonal). With `out` it is written into that tensor's
     memory, which may be that of an operand.
     """
+    if out is None and {*map(type, operands)} == {Tensor} and type(spec) is str:
+        key = (spec, *[(x.shape, x.strides, id(x.dtype)) for x in operands])
+        path = _recent.get(key)
+        if path is None:
+            make_room(_recent, PATH_CACHE_SIZE)
+            path = _recent[key] = plan(spec, _describe(spec, operands, VALUES)[0])
+        if len(path.calls) == 1 and path.result == len(operands):
+            op, inputs, args, attrs, _ = path.calls[0]
+            if inputs:
+                result: Tensor = op(*[operands[i] for i in inputs], *args, **attrs)
+                return result
+        return _run(path, list(operands), None)
     if not isinstance(spec, str):
         spec, operands = _to_text((spec, *operands))
     described, values = _describe(spec, operands, VALUES)
     path = plan(spec, described)
     if out is not None:
         _check_out(path, out)
+    return _run(path, values, out)
+
+
+_recent: dict[Any, Path] = {}  # plans of calls with tensors only, by what is quick to compare; a dtype lives for ever
+
+
+def _run(path: Path, values: list[Any], out: Tensor | None) -> Tensor:
+    """Run the steps of a path on values: the operands, and the scales of those that have one."""
     for step, (op, inputs, args, attrs, done) in enumerate(path.calls, len(values)):
         keywords = attrs if out is None or step != path.result or op.kind is Kind.VIEW else {**attrs, "out": out}
         if keywords:
@@ -133,7 +157,7 @@ def einsum(spec: Any, *operands: Any, out: Tensor | None = None) -> Tensor:
         values.append(value)
         for i in done:
             values[i] = None
-    result = values[path.result]
+    result: Tensor = values[path.result]
     return result if out is None or result is out else ops.copy(result, out=out)
 
 
@@ -181,7 +205,7 @@ def _describe(spec: str, operands: tuple[Any, ...], allowed: tuple[Any, ...]) ->
 
 
 def _convert(spec: str, operands: tuple[Any, ...], allowed: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the operands as tensors: NumPy arrays in place, numbers in the dtype of the rest, fp16 weights unwrapped."""
+    """Return the operands as tensors: arrays of other libraries in place, numbers in the dtype of the rest, fp16 weights unwrapped."""
     converted = list(operands)
     for i, x in enumerate(operands):
         if isinstance(x, Quantized):
@@ -193,6 +217,8 @@ def _convert(spec: str, operands: tuple[Any, ...], allowed: tuple[Any, ...]) -> 
             converted[i] = x.data if x.scale is None else x
         elif isinstance(x, (np.ndarray, np.generic)):
             converted[i] = asarray(x) if isinstance(x, np.ndarray) else x.item()
+        elif is_foreign(x):
+            converted[i] = adopt_foreign(x)
         elif not isinstance(x, allowed):
             raise ArgumentError(
                 f"einsum {spec!r}: operand {i} is {type(x).__name__}, not a tensor or a number; "
@@ -211,6 +237,14 @@ def _device(x: Any) -> Any:
     return None if x.is_traced else x.device
 
 
+def _symbol(i: int) -> str:
+    """Return the character that stands for a numbered index: a letter, or one above ASCII that is no surrogate."""
+    if i < len(LETTERS):
+        return LETTERS[i]
+    code = FIRST_SYMBOL + i - len(LETTERS)
+    return chr(code if code < 0xD800 else code + 0x800)
+
+
 def _to_text(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     """Return the spec string and the operands for NumPy's other form, in which a list of numbers follows each operand."""
     known: Counter[Any] = Counter()
@@ -222,12 +256,12 @@ def _to_text(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
                 f"write einsum(a, [0, 1], b, [1, 2], [0, 2]) or einsum('ij,jk->ik', a, b)."
             )
         for i in indices:
-            if i is not Ellipsis and (isinstance(i, bool) or not hasattr(i, "__index__") or not 0 <= i < len(LETTERS)):
+            if i is not Ellipsis and (isinstance(i, bool) or not hasattr(i, "__index__") or not 0 <= i < MAX_INDICES):
                 raise ArgumentError(
-                    f"einsum: {i!r} is no index; use integers from 0 to {len(LETTERS) - 1}, or ... (Ellipsis)."
+                    f"einsum: {shown(i)} is no index; use integers from 0 to {MAX_INDICES - 1}, or ... (Ellipsis)."
                 )
         known.update(indices)
-        return "".join("..." if i is Ellipsis else LETTERS[i] for i in indices)
+        return "".join("..." if i is Ellipsis else _symbol(i) for i in indices)
 
     inputs = ",".join([term(names) for names in args[1::2]])
     if len(args) % 2:

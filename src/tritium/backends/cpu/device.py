@@ -22,7 +22,7 @@ from tritium.backends.reference.packed import seen
 from tritium.buffer import Array, Storage, host, native
 from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2_r64, tern5, tern5_r80
 from tritium.fragment import Fragment
-from tritium.layout import Layout
+from tritium.layout import AT, Layout
 from tritium.machine import tuned
 from tritium.machine.facts import processor, usable_threads
 from tritium.op import OPS, Axes, Kind, Op, Specs
@@ -45,6 +45,8 @@ def takes(kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
     codes = frozenset(kernel.dtypes)
 
     def accepts(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        if any(s is not None and s.dtype.code < 0 for s in specs) or getattr(attrs.get("dtype"), "code", 0) < 0:
+            return False
         if kernel.decides >= 0:
             specs = (specs[kernel.decides],)
         kind = next((s.dtype for s in reversed(specs) if s is not None), attrs.get("dtype"))
@@ -72,11 +74,38 @@ def with_axes(least: int, most: int, accepts: Accepts) -> Accepts:
     return also
 
 
-def along_an_axis(accepts: Accepts) -> Accepts:
-    """The native concat and stack join a few arrays along an axis that has a number."""
+def of_integers(accepts: Accepts) -> Accepts:
+    """The native arange makes integers only of integers."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-        return attrs["axis"] is not None and len(specs) <= native.MAX_INPUTS and accepts(specs, attrs, layouts)
+        numbers = (0 if attrs["stop"] is None else attrs["start"], attrs["step"])
+        whole = all(isinstance(v, int) for v in numbers)
+        return (whole or attrs["dtype"].is_float) and accepts(specs, attrs, layouts)
+
+    return also
+
+
+def whole_axes(accepts: Accepts) -> Accepts:
+    """The native kernels of indices take a key of whole axes and 'at'; other parts are views, taken beforehand."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        shape = () if specs[0] is None else specs[0].shape
+        whole = len(attrs["key"]) == len(shape) and all(
+            p in (AT, (0, n, 1)) for p, n in zip(attrs["key"], shape, strict=True)
+        )
+        return whole and len(specs) <= native.MAX_INPUTS and accepts(specs, attrs, layouts)
+
+    return also
+
+
+def few_shifts(accepts: Accepts) -> Accepts:
+    """The native roll moves along four axes at most, or, over all of them, by one shift."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        shift, axis = attrs["shift"], attrs["axis"]
+        shifts = shift if isinstance(shift, tuple) else (shift,)
+        few = isinstance(shift, int) if axis is None else 1 <= len(axis if isinstance(axis, tuple) else (axis,)) <= 4
+        return few and all(abs(s) < 2**63 for s in shifts) and accepts(specs, attrs, layouts)
 
     return also
 
@@ -132,8 +161,13 @@ def is_one_pass(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | 
     return not isinstance(fused_call(attrs["body"]), str)
 
 
+# Numbers for which a row may have a native kernel of its own, named after them.
+SPECIAL_KINDS = ("complex", "whole")
+
 # Rows whose attribute picks among native kernels.
 VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
+    ops.searchsorted: [("searchsorted", {"side": "left"}), ("searchsorted_right", {"side": "right"})],
+    ops.scatter: [("scatter", {"mode": "set"}), ("scatter_add", {"mode": "add"})],
     ops.gelu: [("gelu", {"approximate": "none"}), ("gelu_tanh", {"approximate": "tanh"})],
     ops.matmul: [
         ("matmul", {"algorithm": "blas"}),
@@ -143,6 +177,24 @@ VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
     ],
 }
 
+
+def of_reals(accepts: Accepts) -> Accepts:
+    """The native full repeats a real number."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        return not isinstance(attrs["fill_value"], complex) and accepts(specs, attrs, layouts)
+
+    return also
+
+
+# Rows whose native kernel does not take every call of its dtypes.
+LIMITED: dict[Op, Callable[[Accepts], Accepts]] = {
+    ops.gather: whole_axes,
+    ops.put: whole_axes,
+    ops.roll: few_shifts,
+    ops.arange: of_integers,
+    ops.full: of_reals,
+}
 
 # The fewest and the most axes of the first operand that a row's native kernel takes.
 AXES: dict[Op, tuple[int, int]] = {ops.dequantize: (2, 2), ops.quantize: (1, 5)}
@@ -165,16 +217,17 @@ def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
     if row is ops.fused:
         yield Kernel(native.isa_base(native.isa()), run_fused, is_one_pass)
         return
-    for name, wanted in VARIANTS.get(row, [(row.name, {})]):
+    names: list[tuple[str, dict[str, Any]]] = [(row.name, {}), *((f"{kind}_{row.name}", {}) for kind in SPECIAL_KINDS)]
+    for name, wanted in VARIANTS.get(row, names):
         for kernel in native.kernels(name, isa):
             accepts = takes(kernel, wanted)
             if row is ops.repack:
                 yield Kernel(kernel.isa, checked_repack(kernel), with_axes(2, 2, accepts))
             elif row in AXES:
                 yield Kernel(kernel.isa, kernel, with_axes(*AXES[row], accepts))
-            elif row in (ops.concat, ops.stack):
-                yield Kernel(kernel.isa, kernel, along_an_axis(accepts))
-            elif min(kernel.dtypes) >= tern2_r64.code:
+            elif row in LIMITED:
+                yield Kernel(kernel.isa, kernel, LIMITED[row](accepts))
+            elif tern2_r64.code <= min(kernel.dtypes) <= i4_r32.code:
                 yield Kernel(kernel.isa, kernel, whole_groups(accepts))
             else:
                 yield Kernel(kernel.isa, kernel, accepts)
@@ -193,7 +246,7 @@ TILINGS = {tern2: (tern2_r64, tern2_r16), tern5: (tern5_r80, tern2_r16), i8: (i8
 def _has_own_kernel(t: DType) -> bool:
     """Whether a kernel made for such tiles is here; the plain kernel reads them too, but no faster."""
     tiled = [] if native is None else native.kernels("integer_matmul")
-    return any(min(k.dtypes) >= tern2_r64.code and t.code in k.dtypes for k in tiled)
+    return any(tern2_r64.code <= min(k.dtypes) and t.code in k.dtypes for k in tiled)
 
 
 def tilings(t: DType) -> dict[str, DType]:
@@ -217,6 +270,8 @@ def _followed() -> Mapping[str, tuned.Choice]:
 
 class Cpu(Backend):
     """This machine's cores."""
+
+    has_complex = True
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -250,7 +305,8 @@ class Cpu(Backend):
         return listed if found is None else [*alternatives(op, str(found.value)), *listed]
 
     def chooses_by_shape(self, op: Op) -> bool:
-        return op.kind is not Kind.MAP or op.axes is not Axes.EACH or bool(self._tuned)
+        is_elementwise = op.kind is Kind.MAP and op.axes is Axes.EACH
+        return not (is_elementwise or op in (ops.concat, ops.stack)) or bool(self._tuned)
 
     def retuned(self) -> None:
         super().retuned()

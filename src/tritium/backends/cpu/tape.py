@@ -11,13 +11,14 @@ from typing import Any
 from tritium import ops
 from tritium.backends.cpu.tape_code import Operand, Place
 from tritium.backends.cpu.tape_listing import Listing, Part, Reach, Stores, Whole, Writer, code_of
-from tritium.backends.cpu.tape_rows import WHOLE, by_rows
+from tritium.backends.cpu.tape_rows import MAX_ROW, MIN_ROW, WHOLE, by_rows
 from tritium.backends.fusion import UnfitError
 from tritium.buffer import native
 from tritium.fragment import Fragment
 from tritium.op import Kind, Spec
 
 KEPT = 1024  # tapes
+OTHER = 1 << 40  # sizes from here on stand for others: no tensor has them
 KINDS = ("each", "once", "whole")
 
 
@@ -41,9 +42,41 @@ def elementwise(body: Fragment) -> Listing:
     return writer.listing(False, {}, [Part("each", writer.stretch(list(writer.codes), stores))])
 
 
-@lru_cache(maxsize=KEPT)
+def general(body: Fragment) -> Fragment:
+    """Return a body of other sizes whose tape, if it has one, is that of this body too.
+
+    A tape depends on which sizes are equal, 0 or 1. Of rows the length has limits, so it becomes one that is not shorter.
+    """
+    whole = next((s for s in body.steps if s.op in WHOLE), None)
+    rows = () if whole is None else body.spec(whole.inputs[0] or 0).shape[-1:]
+    sizes = {0: 0, 1: 1}
+    for length in rows:
+        is_usual = MIN_ROW <= length <= MAX_ROW
+        sizes.setdefault(length, 1 << (length - 1).bit_length() if is_usual else length)
+
+    def renamed(spec: Any) -> Any:
+        if not isinstance(spec, Spec):
+            return tuple([renamed(s) for s in spec])
+        return Spec(tuple([sizes.setdefault(n, OTHER + len(sizes)) for n in spec.shape]), spec.dtype)
+
+    inputs = tuple([renamed(spec) for spec in body.inputs])
+    return Fragment(inputs, tuple([s._replace(spec=renamed(s.spec)) for s in body.steps]), body.outputs)
+
+
 def listing(body: Fragment) -> Listing | str:
     """The parts of a tape, or why there is none."""
+    made = _listing(general(body))
+    return _listing(body) if isinstance(made, str) else made  # a reason names the body's own sizes
+
+
+def tape_of(body: Fragment) -> Any:
+    """A native.Tape, or a string: why there is none."""
+    made = _tape_of(general(body))
+    return _tape_of(body) if isinstance(made, str) else made
+
+
+@lru_cache(maxsize=KEPT)
+def _listing(body: Fragment) -> Listing | str:
     try:
         if not body.inputs:
             raise UnfitError("it has no inputs")
@@ -54,9 +87,8 @@ def listing(body: Fragment) -> Listing | str:
 
 
 @lru_cache(maxsize=KEPT)
-def tape_of(body: Fragment) -> Any:
-    """A native.Tape, or a string: why there is none."""
-    made = listing(body)
+def _tape_of(body: Fragment) -> Any:
+    made = _listing(body)
     if isinstance(made, str):
         return made
     if native is None:

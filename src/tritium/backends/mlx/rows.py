@@ -447,6 +447,17 @@ def _sort(out: Spec, axis: int, descending: bool, stable: bool) -> Fn:
     return lambda x: mx.take_along_axis(x, order(x), axis=axis) if x.size else x
 
 
+def _topk(out: tuple[Spec, Spec], k: int, axis: int, largest: bool, sorted: bool) -> Fn:
+    def run(x: Value) -> tuple[Value, Value]:
+        if not x.size or not k:
+            return mx.zeros(out[0].shape, dtype=x.dtype), mx.zeros(out[1].shape, dtype=mx.int64)
+        order = _argsort(Spec(tuple(x.shape), out[1].dtype), axis, largest, True)(x)
+        first = mx.take(order, mx.arange(k), axis=axis)
+        return mx.take_along_axis(x, first, axis=axis), first
+
+    return run
+
+
 def makers(xp: Space) -> dict[Op, Maker]:
     """A maker for each row that runs on MLX."""
     rows: dict[Op, Maker] = elements.makers(xp) | _maps(xp) | _reductions(xp)
@@ -459,6 +470,7 @@ def makers(xp: Space) -> dict[Op, Maker]:
         ops.gather: _gather(xp, rows[ops.gather]),
         ops.sort: _sort,
         ops.argsort: _argsort,
+        ops.topk: _topk,
     }
     rows[ops.fused] = elements.fused(xp, rows)
     return rows

@@ -39,8 +39,15 @@ def _odd(x: Arr) -> Arr:
     return np.asarray((down.view(np.uint32) | (near != x)).astype(np.uint32).view(np.float32))
 
 
-def number(value: bool | int | float, kind: Any) -> Arr:
+def number(value: bool | int | float | complex, kind: Any) -> Arr:
     """A Python number as a 0-d array of a DType."""
     exact = np.empty((), kind.numpy)
-    cast(np.asarray(float(value) if kind.is_float else value), out=exact)
+    cast(np.asarray(parsed(value, kind)), out=exact)
     return exact
+
+
+def parsed(value: Any, kind: Any) -> Any:
+    """A Python number as one of the kind that a float or complex DType stores; integers stay what they are."""
+    if kind.is_complex:
+        return complex(value)
+    return float(value) if kind.is_float else value

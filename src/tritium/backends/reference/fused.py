@@ -12,7 +12,7 @@ import numpy as np
 
 from tritium import ops
 from tritium.backends.reference import packed
-from tritium.backends.reference.cast import cast
+from tritium.backends.reference.cast import cast, parsed
 from tritium.fragment import Fragment, Step
 from tritium.op import Kind, Op, Spec, outputs
 
@@ -26,7 +26,7 @@ def empty(spec: Spec) -> Any:
 def constant(value: Any, spec: Spec) -> np.ndarray[Any, Any]:
     """A number of a graph as a 0-d array, rounded once."""
     made = np.empty((), spec.dtype.numpy)
-    cast(np.asarray(float(value) if spec.dtype.is_float else value), out=made)
+    cast(np.asarray(parsed(value, spec.dtype)), out=made)
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tritium import ops
-from tritium.backends.reference import attention, fused, philox, quantized
+from tritium.backends.reference import attention, fourier, fused, linalg, philox, quantized
 from tritium.backends.reference.cast import HALF, cast
 from tritium.errors import BoundsError
 from tritium.layout import Layout
@@ -79,6 +79,27 @@ def _divmod(x1: Arr, x2: Arr, *, out: tuple[Arr, Arr]) -> None:
     np.remainder(x1, x2, out=out[1])
 
 
+def _expm1(x: Arr, *, out: Arr) -> None:
+    """Complex numbers that are large or not finite by exp: NumPy's own expm1 multiplies infinities with the sine of 0 there."""
+    result = np.expm1(x)
+    if x.dtype.kind == "c":
+        large = ~np.isfinite(x) | (x.real >= 40)
+        result = np.where(large, np.exp(x) - 1, result)
+        result.real[...] = np.where(x == 0, 0, result.real)  # of -0 the standard makes 0
+    out[...] = result
+
+
+def _tanh(x: Arr, *, out: Arr) -> None:
+    """Complex numbers of an infinite real part end in a 0 with the sign of the imaginary part, as the standard has it; C's sign
+    is that of the sine of twice that part."""
+    result = np.tanh(x)
+    if x.dtype.kind == "c":
+        result = np.asarray(result)
+        end = np.isinf(x.real) & np.isfinite(x.imag)
+        result.imag[...] = np.where(end, np.copysign(0, x.imag), result.imag)
+    out[...] = result
+
+
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
@@ -131,25 +152,25 @@ def _shift(fn: Fn, beyond: Callable[[Arr], Any]) -> Fn:
 
 def _truth(fn: Fn) -> Fn:
     """A question only floats can answer differently. NumPy 2.4 writes strided results of some of these wrongly: no out=."""
-    return lambda x: fn(x) if x.dtype.kind == "f" or x.dtype in HALF else fn(np.float32(0))
+    return lambda x: fn(x) if x.dtype.kind in "fc" or x.dtype in HALF else fn(np.float32(0))
 
 
 _UFUNCS: dict[str, Fn] = {
     name: getattr(np, name)
     for name in """add subtract multiply divide remainder maximum minimum hypot copysign logaddexp equal
     not_equal less less_equal greater greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor abs
-    negative positive square sqrt reciprocal sign exp expm1 log log1p log2 log10 sin cos tan sinh cosh tanh logical_not
+    negative positive square sqrt reciprocal sign exp log log1p log2 log10 sin cos tan sinh cosh logical_not
     """.split()
 } | {
     "atan2": np.arctan2, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
-    "atanh": np.arctanh, "bitwise_invert": np.invert, "relu": _relu, "pow": _pow,
+    "atanh": np.arctanh, "bitwise_invert": np.invert, "relu": _relu, "pow": _pow, "expm1": _expm1, "tanh": _tanh,
 }  # fmt: skip
 
 _STORED: dict[str, Fn] = {
     "ceil": lambda x: np.ceil(x) if x.dtype.kind == "f" else x,
     "floor": lambda x: np.floor(x) if x.dtype.kind == "f" else x,
     "trunc": lambda x: np.trunc(x) if x.dtype.kind == "f" else x,
-    "round": lambda x: np.rint(x) if x.dtype.kind == "f" else x,
+    "round": lambda x: np.rint(x) if x.dtype.kind in "fc" else x,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "erf": _erf,
     "relu2": lambda x: np.square(np.maximum(x, 0)),
@@ -158,9 +179,17 @@ _STORED: dict[str, Fn] = {
     "gelu": _gelu,
     "clip": _clip,
     "floor_divide": _floor_divide,
+    "real": np.real,
+    "imag": lambda x: np.imag(x) if x.dtype.kind == "c" else 0,  # of bf16 NumPy has none
+    "conj": lambda x: np.conjugate(x) if x.dtype.kind == "c" else x,
 }
 
 # ---- along axes
+
+
+def _widest(kind: Any, other: Any) -> Any:
+    """The dtype in which many numbers are added: f64 or c128, whose roundings are too small to be seen; else the other."""
+    return {"f": np.float64, "c": np.complex128}.get(kind.kind, other)
 
 
 def _axes(axis: Any) -> Any:
@@ -171,7 +200,7 @@ def _accumulate(fn: Fn) -> Fn:
     """f32 is accumulated in f64, so that the reference is the more exact side of a comparison."""
 
     def kernel(x: Arr, *, out: Arr, axis: Any = None, keepdims: bool = False, dtype: Any = None, **attrs: Any) -> None:
-        kind = np.float64 if x.dtype.kind == "f" else out.dtype
+        kind = _widest(x.dtype, out.dtype)
         out[...] = fn(x, axis=_axes(axis), keepdims=keepdims, dtype=kind, **attrs)
 
     return kernel
@@ -185,7 +214,7 @@ def _plain(fn: Fn) -> Fn:
 
 
 def _mean(x: Arr, *, out: Arr, axis: Any = None, keepdims: bool = False) -> None:
-    total = np.sum(x, axis=_axes(axis), keepdims=keepdims, dtype=np.float64)
+    total = np.sum(x, axis=_axes(axis), keepdims=keepdims, dtype=_widest(x.dtype, np.float64))
     out[...] = total / np.float64(_count(x, axis))
 
 
@@ -213,7 +242,7 @@ def _count(x: Arr, axis: Any) -> int:
 def _running(fn: Fn, first: int) -> Fn:
     def kernel(x: Arr, *, out: Arr, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> None:
         along = 0 if axis is None else axis
-        kind = np.float64 if x.dtype.kind == "f" else out.dtype
+        kind = _widest(x.dtype, out.dtype)
         result = fn(x, axis=along, dtype=kind)
         if include_initial:
             start = np.full_like(np.take(result, [0], axis=along) if x.shape[along] else np.zeros(
@@ -417,6 +446,13 @@ def argsort(x: Arr, *, axis: int, descending: bool, stable: bool) -> Arr:
     return np.asarray(x.shape[axis] - 1 - order)
 
 
+def _topk(x: Arr, *, out: tuple[Arr, Arr], k: int, axis: int, largest: bool, sorted: bool) -> None:
+    order = argsort(x, axis=axis, descending=largest, stable=True)
+    first = np.take(order, np.arange(k), axis=axis)
+    out[0][...] = np.take_along_axis(x, first, axis)
+    out[1][...] = first
+
+
 def _tri(fn: Fn) -> Fn:
     return lambda x, *, k: fn(x, k)
 
@@ -446,13 +482,17 @@ def _full(*, out: Arr, shape: Any, fill_value: Any, dtype: Any = None) -> None:
 
 
 def _arange(*, out: Arr, start: Any, stop: Any, step: Any, dtype: Any = None) -> None:
+    """Integers wrap, as in NumPy; all else is computed in f64."""
     first = 0 if stop is None else start
-    kind = np.float64 if out.dtype.kind == "f" or out.dtype in HALF else out.dtype
-    out[...] = (first + np.arange(out.size, dtype=kind) * step).astype(out.dtype)
+    if out.dtype.kind in "iu" and isinstance(first, int) and isinstance(step, int):
+        counted = np.arange(out.size, dtype=np.uint64) * np.uint64(step % 2**64) + np.uint64(first % 2**64)
+        out[...] = counted.astype(out.dtype)
+    else:
+        cast(first + np.arange(out.size, dtype=np.float64) * step, out=out)
 
 
-def _linspace(*, out: Arr, start: float, stop: float, num: int, endpoint: bool, dtype: Any = None) -> None:
-    out[...] = np.linspace(start, stop, num, endpoint=endpoint, dtype=np.float64).astype(out.dtype)
+def _linspace(*, out: Arr, start: complex, stop: complex, num: int, endpoint: bool, dtype: Any = None) -> None:
+    cast(np.linspace(start, stop, num, endpoint=endpoint, dtype=_widest(out.dtype, np.float64)), out=out)
 
 
 def _eye(*, out: Arr, n_rows: int, n_cols: int | None, k: int, dtype: Any = None) -> None:
@@ -473,21 +513,47 @@ KERNELS |= {
     ops.update: _update,
     ops.put: _put,
     ops.divmod: _quiet(_divmod),
+    ops.topk: _topk,
     ops.one_hot: _one_hot,
     ops.full: _full,
-    ops.arange: _arange,
-    ops.linspace: _linspace,
+    ops.arange: _quiet(_arange),
+    ops.linspace: _quiet(_linspace),
     ops.eye: _eye,
     ops.random_uniform: philox.uniform,
     ops.random_normal: philox.normal,
     ops.random_integers: philox.integers,
+    ops.factorize: _quiet(linalg.factorize),
+    ops.transform: _quiet(fourier.transform),
 }
 KERNELS |= quantized.KERNELS | {row: _quiet(fn) for row, fn in attention.KERNELS.items()}
 KERNELS[ops.fused] = fused.kernel(KERNELS)
 
+
+def _distinct(x: Arr, *, parts: tuple[str, ...]) -> Any:
+    """NaN differs from every number, itself too."""
+    unique: Any = np.unique
+    options = {
+        "return_index": "indices" in parts,
+        "return_inverse": "inverse" in parts,
+        "return_counts": "counts" in parts,
+    }
+    values, *rest = _listed(unique(_sortable(x).reshape(-1), equal_nan=False, **options))
+    told = [np.asarray(r, np.int64) for r in rest]
+    if "inverse" in parts:
+        at = int("indices" in parts)
+        told[at] = told[at].reshape(x.shape)
+    values = values.astype(x.dtype)
+    return (values, *told) if told else values
+
+
+def _listed(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
 # Rows whose result is as large as the values say: the kernel makes the memory.
 DYNAMIC: dict[Op, Fn] = {
     ops.nonzero: lambda x: tuple(np.asarray(i, np.int64) for i in np.nonzero(x)),
+    ops.distinct: _distinct,
     ops.masked: lambda x, mask: x[mask] if mask.size else np.empty((0, *x.shape[mask.ndim :]), x.dtype),
 }
 

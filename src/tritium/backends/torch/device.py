@@ -6,7 +6,7 @@ for autograd; those that leave or enter are detached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +15,8 @@ import torch
 
 from tritium import dtype as dt, ops
 from tritium.backends import Device, Kernel, Replay
-from tritium.backends.torch import rows as torch_rows
+from tritium.backends.reference import kernels as reference
+from tritium.backends.torch import complexes, rows as torch_rows
 from tritium.backends.torch.attention import write_places
 from tritium.backends.torch.products import int8_is_exact
 from tritium.backends.torch.space import Space, Value, dtype_of, look, part_of, store, write
@@ -25,7 +26,7 @@ from tritium.buffer import Array
 from tritium.dtype import DType
 from tritium.errors import DeviceError, DTypeError, ViewError
 from tritium.layout import Layout, Shape
-from tritium.op import Spec, Specs
+from tritium.op import Op, Spec, Specs
 
 _UNSEEN = (None, None)  # the place of the view looked at last, and that view
 
@@ -77,9 +78,17 @@ class Torch(ValueBackend):
         self.space = space(self.place, self.doubt)
         self.has_f64 = self.space.has_f64
         self.kernels = torch_rows.kernels(self.space)
-        self.dynamic = torch_rows.DYNAMIC
-        self.missing = missing.TORCH
+        self.has_complex = self.space.on_host
+        self.complex_kernels = complexes.kernels(self.kernels) if self.has_complex else {}
+        self.dynamic = torch_rows.DYNAMIC | ({ops.distinct: self._distinct} if self.space.on_host else {})
+        self.missing = missing.TORCH if self.space.on_host else missing.GPU
         self._writes_cache = self.kernels[ops.update_cache][0]
+
+    def listed(self, op: Op, specs: Specs) -> Sequence[Kernel]:
+        """The kernels of a row for these operands, best first: complex numbers have their own."""
+        if any(s is not None and s.dtype.is_complex for s in specs):
+            return self.complex_kernels.get(op, ())
+        return super().listed(op, specs)
 
     # -- values
 
@@ -164,6 +173,9 @@ class Torch(ValueBackend):
         if t is dt.bf16:
             return np.array(here.contiguous().view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
         return np.array(here.numpy(), order="C")
+
+    def _distinct(self, x: Value, **attrs: Any) -> Any:
+        return reference.DYNAMIC[ops.distinct](self.to_host(x, dtype_of(x)), **attrs)
 
     def is_true(self, value: Value) -> bool:
         return bool(value.any())

@@ -10,17 +10,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from tritium import dtype as dt, ops
 from tritium.backends import Kernel
+from tritium.backends.reference import kernels as reference
 from tritium.backends.torch import (
     attention as torch_attention,
     products as torch_products,
     unsigned as torch_unsigned,
 )
-from tritium.backends.torch.maps import Fn, Maker, copied, maps, wide
-from tritium.backends.torch.space import TWINS, UNSIGNED, Space, Value, signed, write
+from tritium.backends.torch.maps import Fn, Maker, copied, maps, same, wide
+from tritium.backends.torch.space import HALF, TWINS, UNSIGNED, Space, Value, signed, write
 from tritium.backends.values import elements
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.dtype import DType
@@ -210,6 +212,16 @@ def _argsort(out: Spec, axis: int, descending: bool, stable: bool) -> Fn:
     return lambda x: torch.sort(x, dim=axis, descending=descending, stable=True)[1]
 
 
+def _topk(out: tuple[Spec, Spec], k: int, axis: int, largest: bool, sorted: bool) -> Fn:
+    """torch.topk leaves the order of equal elements open."""
+
+    def fn(x: Any) -> tuple[Any, Any]:
+        values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
+        return values.narrow(axis, 0, k), indices.narrow(axis, 0, k)
+
+    return fn
+
+
 def _sources(space: Space) -> dict[Op, Maker]:
     def empty(out: Spec, shape: Any, dtype: DType) -> Fn:
         return lambda: torch.empty(out.shape, dtype=space.twin(out.dtype), device=space.device)
@@ -229,6 +241,7 @@ def _moves() -> dict[Op, Maker]:
         ops.triu: lambda out, k: lambda x: torch.triu(x, k),
         ops.sort: _sort,
         ops.argsort: _argsort,
+        ops.topk: _topk,
     }
 
 
@@ -367,6 +380,7 @@ def makers(space: Space) -> dict[Op, Maker]:
             ops.take: _take(space),
             ops.gather: _gather(space, rows[ops.gather]),
         }
+        rows |= {row: _by_reference(row) for row in (ops.factorize, ops.transform)}
     rows[ops.attention] = _steadily(space, rows[ops.attention])
     if not space.has_f64:
         there = elements.makers(Space(torch.device("cpu"), space.doubt))
@@ -374,8 +388,30 @@ def makers(space: Space) -> dict[Op, Maker]:
     rows |= maps(space) | _reductions(space) | _moves() | _sources(space) | torch_products.makers(space)
     rows[ops.matmul] = wide(rows[ops.matmul])
     rows[ops.update] = _update
+    rows |= {ops.real: same(copied), ops.imag: same(torch.zeros_like), ops.conj: same(copied)}  # of real numbers
     rows[ops.fused] = apart(elements.fused(space, rows))
     return rows
+
+
+def _by_reference(row: Op) -> Maker:
+    """A row that the reference computes on the memory of torch's CPU: its bits, and NumPy's speed."""
+    kernel = reference.KERNELS[row]
+
+    def made(out: Any, **attrs: Any) -> Fn:
+        specs, several = outputs(out), not isinstance(out, Spec)
+
+        def run(*xs: Value) -> Any:
+            arrays = [(x.float() if x.dtype in HALF else x).numpy() for x in xs]
+            results = tuple(
+                np.empty(s.shape, (dt.f32 if s.dtype in (dt.f16, dt.bf16) else s.dtype).numpy) for s in specs
+            )
+            kernel(*arrays, out=results if several else results[0], **attrs)
+            values = tuple(torch.from_numpy(r).to(TWINS[s.dtype]) for r, s in zip(results, specs, strict=True))
+            return values if several else values[0]
+
+        return run
+
+    return made
 
 
 def _steadily(space: Space, maker: Maker) -> Maker:

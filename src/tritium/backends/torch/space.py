@@ -21,7 +21,7 @@ from tritium.layout import Layout, Shape
 
 Value: TypeAlias = torch.Tensor
 
-TWINS: dict[DType, torch.dtype] = {t: getattr(torch, t.long_name) for t in dt.ALL}
+TWINS: dict[DType, torch.dtype] = {t: getattr(torch, t.long_name) for t in (*dt.ALL, *dt.COMPLEX)}
 _OURS = {theirs: t for t, theirs in TWINS.items()}
 HALF = (torch.float16, torch.bfloat16)
 _SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}

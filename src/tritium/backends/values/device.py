@@ -151,7 +151,9 @@ class ValueBackend(Backend):
 
     def adopt(self, value: Any) -> Array:
         """An array on a value that the user made with the library, without a copy."""
-        return self.hold(value, Spec(tuple(value.shape), self.dtype_of(value)))
+        spec = Spec(tuple(value.shape), self.dtype_of(value))
+        self.check_complex(spec)
+        return self.hold(value, spec)
 
     def handed(self, a: Array) -> Any:
         """What the user gets of an array as a value of the library, without a copy."""
@@ -264,9 +266,9 @@ class ValueBackend(Backend):
         fn = fn if isinstance(fn, Bound) else Bound(fn)
         return Replay(fn.fn, self.storage, self.array, self.number, fn.after, dict(fn.named), fn.together)
 
-    def number(self, value: bool | int | float, t: DType) -> Any:
+    def number(self, value: bool | int | float | complex, t: DType) -> Any:
         """A Python number as a value; those given lately are kept. 0.0 and -0.0 stay apart."""
-        key = (t, value.hex() if isinstance(value, float) else value, type(value))
+        key = (t, exact(value))
         found = self._numbers.get(key)
         if found is None:
             value = bool(value) if t is dt.bool_ else value

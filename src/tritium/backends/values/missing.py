@@ -12,5 +12,11 @@ _BY_VALUES = (
     "MLX has no arrays whose size depends on values; where(mask, x, 0), or a sum over the mask, keeps the shape"
 )
 
-MLX: dict[Op, str] = {ops.nonzero: _BY_VALUES, ops.masked: _BY_VALUES}
+ON_HOST: dict[Op, str] = {
+    ops.factorize: "linear algebra is computed by LAPACK on the host",
+    ops.transform: "Fourier transforms are computed by NumPy on the host",
+    ops.distinct: "distinct elements are found by NumPy on the host",
+}
+MLX: dict[Op, str] = {ops.nonzero: _BY_VALUES, ops.masked: _BY_VALUES, **ON_HOST}
 TORCH: dict[Op, str] = {ops.fused: "torch computes with u16, u32 and u64 one row at a time"}
+GPU: dict[Op, str] = TORCH | ON_HOST
