@@ -454,3 +454,58 @@ def test_noise_alone_is_no_evidence() -> None:
     took = iter([1.0, 5.0] * 100)
     size = tt.find_optimal_batch_size("noisy", 2, lambda n: next(took) * n)
     assert not size.advice(1)
+
+
+# ---- results of several parts
+
+
+class Pair(NamedTuple):
+    """A result of two parts."""
+
+    total: Any
+    doubled: Any
+
+
+@given(st.integers(0, 20), st.integers(1, 7))
+def test_a_dict_or_tuple_of_tensors_is_joined_part_by_part(n: int, size: int) -> None:
+    x = tt.arange(3 * n, dtype="f32").reshape(n, 3)
+    data = x.numpy()
+
+    def fn(b: Any) -> Any:
+        return {"pair": Pair(b.sum(axis=1), b * 2), "array": b.numpy()[:, 0], "both": (b, {"x": b + 1})}
+
+    result = tt.process_in_batches(fn, x, size)
+    assert type(result["pair"]) is Pair
+    assert isinstance(result["array"], np.ndarray)
+    parts = [*result["pair"], result["array"], result["both"][0], result["both"][1]["x"]]
+    for got, want in zip(parts, [data.sum(axis=1), data * 2, data[:, 0], data, data + 1], strict=True):
+        np.testing.assert_array_equal(np.asarray(got), want)
+    items = list(tt.process_in_batches(fn, x, size, stream=True))
+    assert [i["pair"].doubled.tolist() for i in items] == (data * 2).tolist()
+
+
+def test_tuples_that_are_no_rows_are_items() -> None:
+    assert tt.process_in_batches(lambda b: tuple(2 * x for x in b), range(5), 2) == [0, 2, 4, 6, 8]
+    results = tt.process_in_batches(lambda b: tuple(tt.ones(3) for _ in b), range(5), 2)
+    assert [r.tolist() for r in results] == [[1.0] * 3] * 5
+
+
+def test_parts_that_do_not_fit_are_named() -> None:
+    x = tt.ones((5, 2))
+    with pytest.raises(BatchError, match=r"batch 0 \(items 0 to 1\) gave .*a row for each of the 2 items"):
+        tt.process_in_batches(lambda b: {"a": b, "b": b[:1]}, x, 2)
+    with pytest.raises(BatchError, match="one batch gave a dict of 'a', another a dict of 'b'"):
+        tt.process_in_batches(lambda b: {"a" if len(b) == 2 else "b": b}, x, 2)
+    with pytest.raises(BatchError, match="others did not"):
+        tt.process_in_batches(lambda b: {"a": b} if len(b) == 2 else b, x, 2)
+
+
+def test_a_compiled_function_is_sized_by_its_last_program() -> None:
+    fn = tt.compile(lambda x: tt.softmax(x * 2) @ tt.ones((64, 8)))
+    with pytest.raises(ArgumentError, match="was not called yet; call it with one sample"):
+        tt.find_optimal_batch_size(fn)
+    fn(tt.ones((1, 64)))
+    size = tt.find_optimal_batch_size(fn, memory=1 << 16, threads=64)
+    assert size == tt.find_optimal_batch_size(fn.program(tt.ones((1, 64))), memory=1 << 16, threads=64)
+    assert tt.find_optimal_batch_size("compiled", 4, tt.compile(lambda n: tt.ones(8) * n)) in (1, 2, 4)
+    assert tt.find_optimal_batch_size(fn, measure=lambda n: fn(tt.ones((1, 64))), sizes=(1, 2), runs=1) in (1, 2)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
+import logging
+import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, settings, strategies as st
 
+import awkward
 import programs
 import tritium as tt
 from tritium import buffer
+from tritium.compiler.compile import MAX_PROGRAMS
+from tritium.compiler.program import PASSES
 from tritium.errors import ArgumentError, BoundsError, DeviceError, TraceError, VerifyError, ViewError
 from tritium.op import Kind, Op
 from tritium.ops import Sample
@@ -268,6 +276,131 @@ def test_an_object_that_is_an_argument_is_not_kept_alive() -> None:
     assert fn.cache_info().programs == 0
 
 
+def fast_calls(compiled: Any, run: Any, *args: Any) -> int:
+    """Return how many of three calls ran without a Python frame of the compiler."""
+    before = compiled.hits
+    for _ in range(3):
+        run(*args)
+    return int(compiled.hits - before)
+
+
+@pytest.mark.skipif(buffer.native is None, reason="needs the native library")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_compiled_method_has_a_fast_path_for_each_object(form: str) -> None:
+    Whole.compiled.cache_clear()
+    x = tt.tensor([1.0, 2.0])
+    models = [Whole(), Whole()]
+    runs = [FORMS[form](m) for m in models]
+    for change in [lambda m: None, *CHANGES]:
+        for model, run in zip(models, runs, strict=True):
+            change(model)
+            compiled = run.func if hasattr(run, "func") else run
+            assert run(x).tolist() == model.plain(x).tolist()
+            assert fast_calls(compiled, run, x) == 3
+            model.count()  # not read
+            assert fast_calls(compiled, run, x) == 3
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, len(CHANGES) + 5)), max_size=5))
+def test_random_changes_of_attributes_are_read(changes: list[tuple[int, int]]) -> None:
+    x = tt.tensor([1.0, 2.0])
+    models = [Whole(), Equal()]
+    runs = [[form(m) for name, form in FORMS.items() if m is models[0] or name != "argument"] for m in models]
+    more: list[Any] = [
+        lambda m: setattr(m, "scale", -0.0),
+        lambda m: setattr(m, "scale", 0.0),
+        lambda m: setattr(m, "scale", 2),
+        lambda m: setattr(m, "tied", m.w),
+        lambda m: m.__dict__.update(bias=None),
+        lambda m: setattr(m, "parts", [Part(m), Part(m)]),
+    ]
+    for which, change in changes:
+        (*CHANGES, *more)[change](models[which])
+        for model, forms in zip(models, runs, strict=True):
+            want = model.plain(x)
+            for run in (*forms, *forms):
+                got = run(x)
+                assert got.tolist() == want.tolist()
+                assert tt.signbit(got).tolist() == tt.signbit(want).tolist()
+
+
+def test_an_object_in_the_place_of_another_has_its_own_program() -> None:
+    compiled = Whole.compiled
+    compiled.cache_clear()
+    x = tt.ones(2)
+    for i in range(20):  # ids are used again
+        model = Whole()
+        model.scale = float(i)
+        assert model.compiled(x).tolist() == model.compiled(x).tolist() == [i, i]
+        model.__dict__.clear()  # no way back from its part
+    del model
+    assert not compiled.methods
+    assert compiled.cache_info().programs == 0
+
+
+def test_a_part_that_has_ended_is_not_taken_for_none() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.one = self.two = Part(None)
+
+        @tt.compile
+        def run(self, x: Any) -> Any:
+            return x * 2.0 if self.two is None else self.two.apply(x)
+
+    holder = Holder()
+    assert holder.run(tt.ones(2)).tolist() == [1, 1]
+    holder.two = None  # type: ignore[assignment]
+    assert holder.run(tt.ones(2)).tolist() == [2, 2]
+    holder.one = None  # type: ignore[assignment]
+    assert holder.run(tt.ones(2)).tolist() == [2, 2]
+
+
+def test_the_fast_paths_of_many_objects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tritium.compiler.compile.MAX_PROGRAMS", 64)
+    Whole.compiled.cache_clear()
+    models = [Whole() for _ in range(70)]
+    for model in models:
+        model.compiled(tt.ones(2))
+    assert len(Whole.compiled.methods) <= 64
+
+
+def test_objects_without_weak_references_or_with_other_arguments_are_called() -> None:
+    class Bare:
+        __slots__ = ("gain",)
+
+        @tt.compile
+        def run(self, x: Any, times: int = 1, *, plus: Any = 0.0) -> Any:
+            return x * self.gain * times + plus
+
+    bare = Bare()
+    bare.gain = 3.0
+    x = tt.ones(2)
+    for _ in range(2):
+        assert bare.run(x).tolist() == [3, 3]
+        assert bare.run(x, 2).tolist() == [6, 6]
+        assert bare.run(x, plus=tt.ones(2)).tolist() == [4, 4]
+        assert Bare.run(bare, x).tolist() == [3, 3]
+    assert str(inspect.signature(bare.run)) == "(x: 'Any', times: 'int' = 1, *, plus: 'Any' = 0.0) -> 'Any'"
+    assert bare.run.__self__ is bare
+    assert bare.run.__name__ == "run"
+    assert repr(bare.run).startswith("<compiled method run of <")
+    assert tt.compile(bare.run)(x).tolist() == [3, 3]
+
+
+def test_a_compiled_method_of_a_method_reads_rebound_attributes() -> None:
+    model, x = Whole(), tt.ones(2)
+    again = tt.compile(model.compiled)
+    assert again(x).tolist() == [1, 1]
+    model.scale = 4.0
+    assert again(x).tolist() == [4, 4]
+    end = weakref.ref(model)
+    model.again = again  # type: ignore[attr-defined]
+    del model, again
+    gc.collect()
+    assert end() is None
+
+
 def test_equal_values_share_a_program() -> None:
     @dataclass(frozen=True)
     class Config:
@@ -369,11 +502,11 @@ def test_one_program_for_each_kind_of_arguments() -> None:
 
 def test_the_dict_of_programs_is_bounded() -> None:
     fn = tt.compile(lambda x: x + 1.0)
-    for n in range(1, 80):
+    for n in range(1, MAX_PROGRAMS + 16):
         fn(tt.ones(n))
-    assert fn.cache_info().programs == fn.cache_info().limit == 64
+    assert fn.cache_info().programs == fn.cache_info().limit == MAX_PROGRAMS
     fn.cache_clear()
-    assert fn.cache_info() == (0, 0, 0, 64)
+    assert fn.cache_info() == (0, 0, 0, MAX_PROGRAMS)
 
 
 def test_clearing_lets_captured_tensors_go() -> None:
@@ -736,3 +869,247 @@ def test_a_wrong_program_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(passes.RULES, ops.exp, ("wrong", lambda r, n: n.inputs[0]))
     with pytest.raises(VerifyError, match="differs from the ops as written"):
         tt.compile(lambda x: tt.exp(x + 1.0) * 2.0, verify=True)(X)
+
+
+# ---- passes that are disabled
+
+
+@settings(max_examples=12, deadline=None)
+@given(programs.lines, st.sets(st.sampled_from(list(PASSES))))
+def test_programs_without_some_passes_give_the_same_bits(code: list[programs.Line], disable: set[str]) -> None:
+    data = [np.arange(24, dtype=np.float32).reshape(4, 6) % 7 - 3, np.arange(6, dtype=np.float32) - 2]
+    fn = tt.compile(lambda *args: programs.run(code, programs.OnTensors, *args), disable=disable, verify=True)
+    got = fn(*(tt.asarray(d.copy()) for d in data))
+    for g, w in zip(got, programs.run(code, programs.OnNumpy, *data), strict=True):
+        np.testing.assert_array_equal(g.numpy(), w)
+
+
+def test_a_disabled_pass_is_left_out_and_named() -> None:
+    def fn(x: Any) -> Any:
+        y = tt.exp(x * 1.0) + 1.0
+        return tt.softmax(y.sum(axis=0) * tt.cumulative_sum(y, axis=1))
+
+    x = tt.randn((16, 16), seed=1)
+    whole = tt.compile(fn).program(x)
+    for name in PASSES:
+        p = tt.compile(disable=name)(fn).program(x)
+        assert f"disabled: {name}" in p.explain()
+        assert p(x).tolist() == whole(x).tolist()
+    assert "disabled" not in whole.explain()
+    unfused = tt.compile(fn, disable=["fuse"]).program(x)
+    assert not unfused.opportunities
+    assert unfused.launches > whole.launches or buffer.native is None
+    assert not any(n.applied for n in tt.compile(fn, disable=("rules", "fuse")).program(x).notes)
+    assert tt.compile(fn, disable="native").program(x).native is None
+    spread = tt.compile(fn, disable=("place", "fuse")).program(x)
+    assert spread.arena_bytes == spread.naive_bytes
+    assert tt.compile(fn, disable="native").program(x).why_not_native == "the pass native is disabled"
+    assert copy.copy(tt.compile(fn, disable="fuse")).disabled == {"fuse"}
+
+
+@pytest.mark.parametrize("disable", ["fusion", ["rules", "ordr"], 3, [3], None])
+def test_an_unknown_pass_is_refused_with_the_known_ones(disable: Any) -> None:
+    for make in (lambda: tt.compile(abs, disable=disable), lambda: tt.compile(disable=disable)):
+        with pytest.raises(
+            ArgumentError, match=r"compile.*(rules, patterns, attention, fuse, order, place, native|disable)"
+        ):
+            make()
+
+
+# ---- random functions of awkward ops
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TRITIUM_RANDOM_FUNCTIONS", "30"))))
+def test_random_functions_of_awkward_ops_give_the_bits_of_eager_calls(seed: int) -> None:
+    with awkward.words() as words:
+        names, fn = awkward.function(seed, words)
+        x, y = awkward.operands([(2, 4), (5, 3), (17, 9), (1, 1)][seed % 4], seed)
+        compiled = tt.compile(fn, verify=seed % 4 == 1)
+        for _ in range(2):
+            same(fn(x, y), compiled(x, y))
+        same(fn(y[::-1], x[:, ::-1]), compiled(y[::-1], x[:, ::-1]))
+        assert compiled.program(x, y).native is not None or buffer.native is None, names
+
+
+# ---- memory of deleted models
+
+
+class Deleted:
+    """A model with parts that refer to it, compiled in several ways and deleted."""
+
+    def __init__(self) -> None:
+        self.weights = [tt.randn((32, 32), seed=i) for i in range(3)]
+        self.part = Part(self)
+        self.again = tt.compile(self.run)
+
+    @tt.compile
+    def run(self, x: Any) -> Any:
+        for w in self.weights:
+            x = tt.relu(x @ w) + 1.0
+        return tt.softmax(x)
+
+
+def compile_and_delete(own: Any, x: Any) -> None:
+    model = Deleted()
+    other = tt.compile(lambda v: own(v @ model.weights[0]) + model.weights[1][0])
+    for fn in (model.run, model.again, other, tt.compile(model.run)):
+        fn(x), fn(x)
+        fn.run_many([x, x])
+
+
+def test_memory_of_deleted_models_returns() -> None:
+    count = int(os.environ.get("TRITIUM_DELETED_MODELS", "4"))
+    x = tt.ones((4, 32))
+    with awkward.words() as words:
+        own = partial(words["own"], y=None, k=0)
+        for _ in range(3):
+            compile_and_delete(own, x)
+        gc.collect()
+        before, tensors = sys.getallocatedblocks(), tt.memory.stats().current_bytes
+        for _ in range(count):
+            compile_and_delete(own, x)
+        gc.collect()
+        grown = sys.getallocatedblocks() - before
+    assert tt.memory.stats().current_bytes == tensors
+    assert not Deleted.run.methods
+    assert Deleted.run.cache_info().programs == 0
+    assert not any(type(o) is Deleted for o in gc.get_objects())
+    assert grown < 6000  # objects of Python, however many models there were; four of them have more
+
+
+# ---- the log of recompiles
+
+
+def recompiles(caplog: pytest.LogCaptureFixture, *calls: Callable[[], Any]) -> list[str]:
+    with caplog.at_level(logging.INFO, "tritium.recompiles"):
+        for call in calls:
+            call()
+    return [r.getMessage() for r in caplog.records if r.name == "tritium.recompiles"]
+
+
+def test_a_recompile_is_logged_with_what_changed(caplog: pytest.LogCaptureFixture) -> None:
+    @tt.compile
+    def scaled(x: Any, state: Any, *rest: Any, flag: bool = False) -> Any:
+        return x * 2 + state["a"] if flag else x * 2
+
+    x = tt.ones((4, 4))
+    messages = recompiles(
+        caplog,
+        lambda: scaled(x, {"a": x}),
+        lambda: scaled(x, {"a": x}),
+        lambda: scaled(x[:2], {"a": x}),
+        lambda: scaled(x.T, {"a": x}),
+        lambda: scaled(x, {"a": x}, x),
+        lambda: scaled(x, {"a": x}, flag=True),
+        lambda: scaled(x.to("f16"), {"a": x}),
+    )
+    assert messages == [
+        "scaled: compiled again, 2 programs: x changed from f32[4,4] to f32[2,4]",
+        "scaled: compiled again, 3 programs: x changed from f32[2,4] to f32[4,4] with strides (1, 4)",
+        "scaled: compiled again, 4 programs: rest[0] changed from no argument to f32[4,4]",
+        "scaled: compiled again, 5 programs: flag changed from no argument to True",
+        "scaled: compiled again, 6 programs: x changed from f32[4,4] with strides (1, 4) to f16[4,4]",
+    ]
+
+
+def test_a_rebound_attribute_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Scale:
+        def __init__(self) -> None:
+            self.parts, self.factor = [tt.ones(3)], 2.0
+
+        @tt.compile
+        def run(self, v: Any) -> Any:
+            return v * self.parts[0] * self.factor
+
+    scale, v = Scale(), tt.ones(3)
+
+    def rebind() -> None:
+        scale.parts[0], scale.factor = tt.zeros(3), 2.0
+
+    def change() -> None:
+        scale.factor = 3.0
+
+    calls = (lambda: scale.run(v), change, lambda: scale.run(v), rebind, lambda: scale.run(v), lambda: scale.run(v))
+    messages = recompiles(caplog, *calls)
+    assert messages[0] == "run: compiled again, 1 programs: self.factor was rebound"
+    assert messages[1] in (
+        "run: compiled again, 1 programs: self.factor was rebound",
+        "run: compiled again, 1 programs: self.parts[0] was rebound",
+    )
+    assert len(messages) == 2
+
+
+def test_numbers_are_logged_as_arguments_or_constants(caplog: pytest.LogCaptureFixture) -> None:
+    rate = tt.compile(lambda x, rate: x * rate)
+    rows = tt.compile(lambda x, n: x[:n])
+    x = tt.ones(9)
+    messages = recompiles(
+        caplog, *(lambda i=i: rate(x, i / 2) for i in range(9)), *(lambda i=i: rows(x, i) for i in range(5))
+    )
+    assert "<lambda>: compiled again, 4 programs: rate changed from 1.0 to any float" in messages
+    assert "<lambda>: n has a program for each value: it is an index or a size" in messages
+    assert messages[-1] == "<lambda>: compiled again, 5 programs: n changed from 3 to 4"
+
+
+def test_a_function_with_too_many_programs_warns_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tritium.compiler.compile.MAX_PROGRAMS", 8)
+    grow = tt.compile(lambda x: x + 1)
+    for i in range(11):
+        grow(tt.ones(i + 1))
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "x changed from f32[8] to f32[9]" in warnings[0]
+    assert grow.cache_info().programs == grow.cache_info().limit == 8
+
+
+def test_a_program_that_calls_go_on_using_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tritium.compiler.compile.MAX_PROGRAMS", 4)
+    grow = tt.compile(lambda x: x + 1)
+    often = tt.ones(100)
+    for i in range(12):
+        for _ in range(3):
+            grow(often)  # the first looks into the cache, the others need not
+        grow(tt.ones(i + 1))
+    assert grow.cache_info().misses == 13
+
+
+# ---- lengths that vary
+
+
+def attend(x: tt.Tensor, cache: tt.Tensor) -> tuple[tt.Tensor, tt.Tensor]:
+    """A block of attention over a cache that grows by the rows of x, with a mask."""
+    seen = tt.concat([cache, tt.rms_norm(x, W[0])], axis=0)
+    n, m = x.shape[0], seen.shape[0]
+    q, k = ((y @ W).reshape((-1, 2, 4)).permute_dims((1, 0, 2)) for y in (x, seen))
+    scores = tt.where(tt.tril(tt.ones((n, m)), k=m - n) > 0, q @ tt.matrix_transpose(k) * 0.5, -1e9)
+    rows = tt.softmax(scores, axis=-1) @ k
+    y = x + rows.permute_dims((1, 0, 2)).reshape((n, 8)) @ W
+    return y + tt.silu(y @ W) * (y @ W), seen
+
+
+def test_every_length_has_the_bits_of_eager() -> None:
+    compiled = tt.compile(attend)
+    for n in (*range(1, 20), 33, 64, 100):
+        x = tt.randn((n, 8), seed=n)
+        same(compiled(x, X), attend(x, X))
+    mine = theirs = X[:0]
+    for i in range(25):
+        x = tt.randn((1, 8), seed=i)
+        (a, mine), (b, theirs) = compiled(x, mine), attend(x, theirs)
+        same(a, b)
+
+
+def test_a_loop_that_was_written_out_has_the_bits_of_eager() -> None:
+    def recur(x: tt.Tensor) -> tuple[tt.Tensor, tt.Tensor]:
+        h = c = tt.zeros((1, 4))
+        for t in range(x.shape[0]):
+            z = x[t][None] @ W + tt.concat([h, c], axis=1) @ W + W[1]
+            c = tt.sigmoid(z[:, :4]) * c + tt.tanh(z[:, 4:])
+            h = tt.sigmoid(z[:, -4:]) * tt.tanh(c)
+        return h, c
+
+    x = tt.randn((30, 8), seed=5)
+    compiled = tt.compile(recur, verify=True)
+    same(compiled(x), recur(x))

@@ -299,3 +299,15 @@ def test_products_among_maps_keep_their_bits(
     found, wanted = graph(x, y), network(code, results, x, y)
     for got, want in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
         np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+def test_equal_groups_have_one_fragment() -> None:
+    def steps(x: Any) -> Any:
+        for _ in range(4):
+            x = tt.tanh(tt.sort(x) * 2.0 + 1.0)
+        return x
+
+    graph = fuse(simplify(tt.trace(steps, V)).graph, takes_all).graph
+    bodies = [dict(n.attrs)["body"] for n in graph.order() if n.op is ops.fused]
+    assert len(bodies) == 4
+    assert len({id(b) for b in bodies}) == 1

@@ -7,8 +7,9 @@ from random import Random
 from statistics import mean
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
+from tritium.compiler import order as orders
 from tritium.compiler.order import Item, lifetimes, order, peak
 from tritium.compiler.plan import Block, plan
 from tritium.errors import ArgumentError
@@ -281,3 +282,35 @@ def test_negative_bytes_are_refused() -> None:
 def test_keeping_an_item_that_is_not_there_is_refused() -> None:
     with pytest.raises(ArgumentError, match="keep names item 3"):
         order([Item((), 1)], frozenset([3]))
+
+
+# ---- an order that is proved to be the best
+
+
+@settings(max_examples=40)
+@given(graphs())
+def test_the_proof_changes_no_order(graph: tuple[list[Item], frozenset[int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orders, "_is_forced", lambda *_: False)
+        searched = order(*graph)
+    assert order(*graph) == searched
+
+
+@settings(max_examples=40)
+@given(graphs(most=8))
+def test_what_must_be_alive_with_an_item_is_alive_in_the_best_order(graph: tuple[list[Item], frozenset[int]]) -> None:
+    items, keep = graph
+    steps = orders._steps(items, keep)
+    best = optimum(items, keep)
+    assert all(orders._alive_with(steps, i) <= best for i in range(len(items)))
+
+
+def test_a_recurrence_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [Item((), 4), Item((), 4)]  # a state and an output
+    for _ in range(50):
+        state, output = len(items) - 2, len(items) - 1
+        items.append(Item((output,), 16))  # reads the output while the state waits
+        items += [Item((state, output + 1), 4), Item((output + 1, output + 2), 4)]
+    monkeypatch.setattr(orders, "_smooth", None)  # the last search there is
+    last = frozenset({len(items) - 1})
+    assert peak(items, last, order(items, last)) == 16 + 4 + 4

@@ -151,3 +151,19 @@ def test_twenty_thousand_nodes_deep() -> None:
         return x
 
     assert len(simplify(tt.trace(fn, V)).graph.order()) < 20_010
+
+
+def test_equal_numbers_make_equal_calls_one() -> None:
+    def fn(x: Any) -> Any:
+        one, two = tt.full((), 2.0) * 3.0, tt.full((), 12.0) / 2.0
+        return tt.sort(x) * one, tt.sort(x) * two
+
+    assert simple(fn, V) == ["sort", "multiply"]
+
+
+def test_calls_that_read_tensors_of_constants_stay_apart() -> None:
+    def fn(x: Any) -> Any:
+        one, two = tt.ones((3,)) * tt.arange(3), tt.ones((3,)) + tt.arange(3)
+        return tt.matmul(x, one), tt.matmul(x, two)
+
+    assert simple(fn, V) == ["matmul", "matmul"]

@@ -12,6 +12,7 @@ import tritium as tt
 from tritium import buffer, ops
 from tritium.compiler import patterns
 from tritium.errors import ArgumentError, VerifyError
+from tritium.op import Kind
 
 X = tt.randn((4, 8), seed=1)
 
@@ -204,3 +205,104 @@ def test_quantising_and_dequantising_fuse(chain: Any, operands: int) -> None:
     np.testing.assert_array_equal(fused.numpy(), want.numpy())
     with pytest.raises(ArgumentError, match=f"read {operands + 1} operands"):
         tt.try_fuse(chain, [x, *[0.1] * operands, x])
+
+
+# ---- attention in blocks
+
+
+def masked(scores: Any) -> Any:
+    return tt.where(tt.tril(tt.ones(scores.shape[-2:])) > 0, scores, -1e9)
+
+
+def softmax_by_hand(s: Any) -> Any:
+    e = tt.exp(s - s.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+SPELLINGS: dict[str, Any] = {
+    "plain": lambda q, k, v: tt.softmax(q @ k.mT) @ v,
+    "scaled": lambda q, k, v: tt.softmax((q * 0.25) @ k.mT / 2.0, axis=-1) @ v,
+    "masked": lambda q, k, v: tt.softmax(masked(q @ k.mT * 0.125)) @ v,
+    "added mask": lambda q, k, v: tt.softmax(q @ k.mT + tt.triu(tt.full((q.shape[-2], k.shape[-2]), -1e9), k=1)) @ v,
+    "positions": lambda q, k, v: (
+        tt.softmax(tt.where(tt.arange(q.shape[-2])[:, None] >= tt.arange(k.shape[-2]), q @ k.mT, -1e9)) @ v
+    ),
+    "last axis": lambda q, k, v: tt.softmax(q @ k.mT, axis=q.ndim - 1) @ v,
+    "by hand": lambda q, k, v: softmax_by_hand(q @ k.mT * 0.5) @ v,
+    "two scores": lambda q, k, v: tt.softmax(q @ k.mT + (q * 2) @ (k + 1).mT) @ v,
+    "einsum": lambda q, k, v: tt.einsum("...qk,...kd->...qd", tt.softmax(tt.einsum("...qd,...kd->...qk", q, k)), v),
+    "twice": lambda q, k, v: tt.softmax((tt.softmax(q @ k.mT) @ v) @ k.mT) @ v,
+}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SCORES_BYTES", 1), ("BLOCK_BYTES", 256), ("MIN_ROWS", 3)):
+        monkeypatch.setattr(patterns, name, value)
+
+
+def blocks(program: Any) -> list[str]:
+    return [n.why for n in program.notes if n.what == "attention"]
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (1, 2)], ids=str)
+def test_attention_in_plain_ops_is_computed_in_blocks(small_blocks: None, name: str, lead: tuple[int, ...]) -> None:
+    q, k, v = (tt.randn((*lead, n, 8), seed=i) for i, n in enumerate((11, 13, 13)))
+    fn = SPELLINGS[name]
+    compiled = tt.compile(fn, verify=True)
+    np.testing.assert_allclose(compiled(q, k, v).numpy(), fn(q, k, v).numpy(), rtol=1e-5, atol=1e-6)
+    program = compiled.program(q, k, v)
+    assert len(blocks(program)) == (2 if name == "twice" else 1)
+    assert all(n.spec.shape[-2:] != (11, 13) or n.op.kind is not Kind.CONTRACT for n in program.graph.order())
+
+
+@pytest.mark.parametrize(("q_heads", "kv_heads"), [(4, 2), (6, 1), (2, 2)])
+def test_grouped_heads_and_shared_keys_are_computed_in_blocks(small_blocks: None, q_heads: int, kv_heads: int) -> None:
+    q = tt.randn((2, q_heads, 9, 4), seed=1)
+    k, v = (tt.randn((2, kv_heads, 7, 4), seed=i) for i in (2, 3))
+    bias = tt.randn((q_heads, 9, 1), seed=4)
+
+    def repeated(q: Any, k: Any, v: Any) -> Any:
+        keys, values = (tt.repeat(x, q_heads // kv_heads, axis=1) for x in (k, v))
+        return tt.softmax(q @ keys.mT + bias) @ values
+
+    def grouped(q: Any, k: Any, v: Any) -> Any:
+        groups = q.reshape(2, kv_heads, -1, 9, 4)
+        return (tt.softmax(groups @ k[:, :, None].mT) @ v[:, :, None]).reshape(q.shape)
+
+    for fn in (repeated, grouped, lambda q, k, v: tt.softmax(q @ k[0, 0].mT) @ v[0, 0]):
+        compiled = tt.compile(fn)
+        np.testing.assert_allclose(compiled(q, k, v).numpy(), fn(q, k, v).numpy(), rtol=1e-5, atol=1e-6)
+        assert blocks(compiled.program(q, k, v))
+
+
+NOT_ATTENTION: dict[str, Any] = {
+    "scores are a result": lambda q, k, v: ((s := tt.softmax(q @ k.mT)) @ v, s),
+    "scores are read elsewhere": lambda q, k, v: (tt.softmax(s := q @ k.mT) @ v) + s.sum(),
+    "rows depend on each other": lambda q, k, v: tt.softmax(q @ k.mT, axis=-2) @ v,
+    "a network": lambda q, k, v: tt.relu(q @ k.mT) @ v,
+    "no scores": lambda q, k, v: tt.softmax(q) @ k.mT,
+    "more leading axes": lambda q, k, v: tt.softmax(q @ k.mT) @ tt.stack([v, v]),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ATTENTION)
+def test_what_only_looks_like_attention_is_left_as_it_is(small_blocks: None, name: str) -> None:
+    q, k, v = (tt.randn((9, 8), seed=i) for i in range(3))
+    compiled = tt.compile(NOT_ATTENTION[name])
+    got, want = compiled(q, k, v), NOT_ATTENTION[name](q, k, v)
+    for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want)), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-5)
+    assert not blocks(compiled.program(q, k, v))
+
+
+@pytest.mark.skipif(buffer.native is None, reason="needs the native library: without it nothing is planned")
+def test_large_attention_takes_little_memory() -> None:
+    q, k, v = (tt.randn((2, 1100, 16), seed=i) for i in range(3))
+    fn = SPELLINGS["masked"]
+    compiled = tt.compile(fn)
+    program = compiled.program(q, k, v)
+    assert program.arena_bytes < 2 * 1100 * 1100 * 4
+    np.testing.assert_allclose(compiled(q, k, v).numpy(), fn(q, k, v).numpy(), rtol=1e-5, atol=1e-6)
+    assert "attention: " in compiled.explain(q, k, v)

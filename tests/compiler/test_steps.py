@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tritium as tt
+from own_ops import registered
 from tritium import buffer
+from tritium.buffer import host
 from tritium.compiler.passes import simplify
 from tritium.compiler.steps import Steps, UnableError, build
 from tritium.layout import contiguous
@@ -117,6 +120,25 @@ def test_two_results_of_one_memory_share_it_until_they_are_written() -> None:
     assert s.results[0].value.memory is s.results[1].value.memory
 
 
-def test_what_has_no_native_kernel_is_told() -> None:
-    with pytest.raises(UnableError, match="sort of f32"):
-        steps(lambda x: tt.sort(x), V)
+def test_what_has_no_native_kernel_is_a_step_in_python() -> None:
+    with registered(_twice, lambda x, *, out: np.multiply(host(x), 2, out=host(out))) as twice:
+        s = steps(lambda x: tt.exp(twice(tt.exp(x))), V)
+        assert rows(s) == ["exp", "_twice", "exp"]
+        assert list(s.python) == [1]
+        assert "_twice of f32[64] has no kernel that runs without Python" in s.python[1]
+
+
+def test_what_has_no_kernel_at_all_is_told() -> None:
+    with registered(_twice, None) as twice, pytest.raises(UnableError, match="twice of f32"):
+        steps(lambda x: twice(x), V)
+
+
+def _twice(x: tt.Spec, /) -> tt.Spec:
+    """2 * x."""
+    return x
+
+
+def test_inputs_of_any_shape_are_joined_flat_by_copies() -> None:
+    s = steps(lambda x, y: tt.concat([x.mT, y, x[::-1, 1:]], axis=None), M, V)
+    assert rows(s) == ["copy", "copy", "copy"]
+    assert not s.python

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
+from tritium import ops
+from tritium.buffer import native
 from tritium.errors import ArgumentError, ShapeError, TraceError
+from tritium.graph.graph import Node, plain_order
 from tritium.op import interpreter
 
 V = tt.Spec((3,))
@@ -496,3 +501,65 @@ def test_rows_pickle_by_name() -> None:
     import pickle
 
     assert pickle.loads(pickle.dumps(tt.add)) is tt.add
+
+
+# ---- the order of nodes
+
+
+@st.composite
+def node_graphs(draw: st.DrawFn) -> tuple[tuple[Node, ...], frozenset[Node]]:
+    nodes: list[Node] = []
+    for _ in range(draw(st.integers(0, 25))):
+        inputs = draw(st.lists(st.sampled_from([None, *nodes]), max_size=4))
+        nodes.append(Node(ops.add, tuple(inputs), (), V))
+    some = st.lists(st.sampled_from(nodes), max_size=4) if nodes else st.just([])
+    return tuple(draw(some)), frozenset(draw(some))
+
+
+@settings(max_examples=60, deadline=None)
+@given(node_graphs())
+def test_native_code_orders_nodes_as_python_does(graph: tuple[tuple[Node, ...], frozenset[Node]]) -> None:
+    roots, known = graph
+    order = plain_order(roots, known)
+    place = {n: i for i, n in enumerate(order)}
+    assert len(place) == len(order)
+    assert all(i is None or place[i] < place[n] for n in order if n not in known for i in n.inputs)
+    assert tt.Graph((), roots, {}, False).order(known) == order
+
+
+@pytest.mark.skipif(native is None, reason="there is no native library")
+def test_native_code_refuses_what_are_no_nodes() -> None:
+    with pytest.raises(TypeError, match="a tuple of nodes and a set"):
+        native.order_nodes([], frozenset())
+    with pytest.raises(AttributeError):
+        native.order_nodes((1,), frozenset())
+    with pytest.raises(TypeError, match="must be a tuple"):
+        native.order_nodes((Node(ops.add, [], (), V),), frozenset())  # type: ignore[arg-type]
+
+
+def test_the_nodes_of_a_graph_are_those_of_its_roots() -> None:
+    graph = tt.trace(lambda x: (tt.exp(x), tt.sin(x)), V)
+    order = graph.order()
+    order.clear()  # the caller's own
+    assert names(graph) == ["given", "exp", "sin"]
+    assert names(graph._replace(outputs=graph.outputs[1:])) == ["given", "sin"]
+    assert names(graph._replace(single=False)) == ["given", "exp", "sin"]
+    with pytest.raises(TypeError, match="Graph has no roots"):
+        graph._replace(roots=())
+
+
+def test_a_trace_ends_without_the_garbage_collector() -> None:
+    traces: list[Any] = []
+    weight = vector(1, 2, 3)
+
+    def fn(x: tt.Tensor) -> tt.Tensor:
+        traces.append(weakref.ref(interpreter.get()))  # type: ignore[arg-type]
+        return x * weight + weight
+
+    gc.disable()
+    try:
+        graph = tt.trace(fn, V)
+        assert traces[0]() is None
+    finally:
+        gc.enable()
+    assert graph(vector(1, 1, 1)).tolist() == [2, 4, 6]

@@ -369,3 +369,56 @@ def test_an_optimised_graph_takes_its_captured_tensors_in_order() -> None:
     again = graph_text.parse(str(graph), captured=list(graph.captured.values()))
     x = tt.randn(4, seed=1)
     assert again(x).tolist() == graph(x).tolist()
+
+
+# ---- lines like earlier ones
+
+REPEATED = """%0: f32[2,3] = given(index=0, spec=f32[2,3])
+%1: f32[3,2] = given(index=1, spec=f32[3,2])
+%2: f32[2,3] = add(%0, %0)
+%3: f32[2,3] = add(%2, %0)
+{}
+return %4"""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("%4: f32[2,3] = add(%2, %9)", "line 5: %9 is never defined"),
+        ("%4: f32[2,3] = add(%4, %0)", "line 5: %4 is used before line 5"),
+        ("%3: f32[2,3] = add(%2, %0)", "line 5: %3 was defined before, at line 4"),
+        ("%4: f32[2,3] = add(%2, none)", "line 5: add cannot do without"),
+        ("%4: f32[2,3] = add(%2)", "line 5: add takes 2 inputs"),
+        ("%4: f32[2,3] = add(%2, %0, %0)", "line 5: add takes 2 inputs"),
+        ("%4: f32[2,3] = add(%2, %1)", "line 5: add"),
+        ("%4: f32[2,2] = add(%2, %0)", "line 5: add returns f32[2,3] here, the text says f32[2,2]"),
+        ("%4: f32[2,3] = add(%2, %0) %0", "line 5: expected the end of the line"),
+        ("%4: f32[2,3] = given(index=1, spec=f32[2,3])", "line 5: given: index=1 must be an integer of its own"),
+        ("%3: f32[2,3] = given(index=2, spec=f32[2,3])", "line 5: %3 was defined before, at line 4"),
+        ("%4: f32[2,3] = given(index=2, spec=f32[3,2])", "line 5: given returns f32[3,2] here, the text says f32[2,3]"),
+        ("%4: f32[2,3] = given(%0, index=2, spec=f32[2,3])", "line 5: given takes 0 inputs"),
+    ],
+)
+def test_a_line_like_an_earlier_one_is_checked_as_the_first_was(line: str, message: str) -> None:
+    with pytest.raises(FormatError) as error:
+        graph_text.parse(REPEATED.format(line))
+    assert message in str(error.value)
+
+
+def test_lines_that_differ_in_their_operands_alone_are_the_calls_that_were_printed() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        for i in range(6):
+            x, y = tt.clip(x + y, -9.0, 9.0) * 2.0, tt.softmax(y - x) if i % 2 else y[::-1] + x[..., :1]
+            lows, highs = tt.divmod(x, y + 20.0)
+            x = x + lows - highs
+        return x, y
+
+    args = tt.randn((4, 6), seed=1), tt.randn((4, 6), seed=2)
+    same(tt.trace(fn, *args), *args)
+
+
+def test_a_value_alone_is_read_and_nothing_after_it() -> None:
+    assert graph_text.parse_value("(1, 'x', None, f32, -inf)") == (1, "x", None, tt.f32, float("-inf"))
+    for text in ("1 2", "", "(1", "x", "{return %0}"):
+        with pytest.raises(FormatError):
+            graph_text.parse_value(text)

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import ops
+from tritium.arguments import checked_except
 from tritium.buffer import native
 from tritium.compiler import order as schedule
-from tritium.errors import ArgumentError, BatchError, checked_except, shown
+from tritium.compiler.compile import Compiled
+from tritium.errors import ArgumentError, BatchError, shown
 from tritium.graph.graph import Graph
 from tritium.machine import tuned
 from tritium.machine.facts import bytes_text, free_memory, seconds_text
@@ -68,7 +70,8 @@ def process_in_batches(
     """Call fn on batches of `size` items (32 by default) and join the results in order.
 
     A tensor or array is split along its first axis; other data, generators too, is passed as lists. fn returns as many results as
-    its batch has items: tensors are joined along axis 0, other results are a list. `stream=True` yields the results one by
+    its batch has items: tensors are joined along axis 0, other results are a list. It may also return a dict or tuple of
+    tensors and arrays with as many rows each, which are joined part by part. `stream=True` yields the results one by
     one and computes each batch when its first result is requested. `op` is a name that find_optimal_batch_size measured: its
     size is the default, and a size that was measured far slower causes a warning.
     """
@@ -84,6 +87,17 @@ def process_in_batches(
     if stream:
         return (result for batch in batches for result in _results(fn, batch))
     parts = [_results(fn, batch) for batch in batches]
+    return _join(parts)
+
+
+def _join(parts: list[Any]) -> Any:
+    """Return the results of all batches as one."""
+    if parts and all(isinstance(p, Rows) for p in parts):
+        return parts[0].joined(parts)
+    if any(isinstance(p, Rows) for p in parts):
+        raise BatchError(
+            "process_in_batches: some batches gave a dict or tuple of tensors, others did not; return the same for each."
+        )
     if parts and all(isinstance(p, Tensor) for p in parts):
         return ops.concat(parts) if len(parts) > 1 else parts[0].clone()
     if parts and all(isinstance(p, np.ndarray) for p in parts):
@@ -148,6 +162,54 @@ def _collect(items: Iterator[Any], size: int) -> Iterator[Batch]:
         number, first = number + 1, first + len(part)
 
 
+class Rows:
+    """The results of a batch as a dict or tuple of tensors and arrays, with one row for each item."""
+
+    def __init__(self, value: Any, keys: tuple[Any, ...], parts: list[Any], count: int) -> None:
+        self.value, self.keys, self.parts, self.count = value, keys, parts, count
+
+    def rebuilt(self, parts: Iterable[Any]) -> Any:
+        """Return a value like this one with other parts."""
+        if isinstance(self.value, dict):
+            return dict(zip(self.keys, parts, strict=True))
+        return type(self.value)(*parts) if hasattr(self.value, "_fields") else tuple(parts)
+
+    def joined(self, others: list[Rows]) -> Any:
+        """Return the rows of all batches, part by part."""
+        for other in others:
+            if (type(other.value), other.keys) != (type(self.value), self.keys):
+                raise BatchError(
+                    f"process_in_batches: one batch gave {self.described()}, another {other.described()}; return the same parts "
+                    f"for each."
+                )
+        return self.rebuilt(_join([o.parts[i] for o in others]) for i in range(len(self.keys)))
+
+    def described(self) -> str:
+        names = ", ".join(map(repr, self.keys))
+        return f"a dict of {names}" if isinstance(self.value, dict) else f"a tuple of {len(self.keys)}"
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rebuilt(row) for row in zip(*self.parts, strict=True))
+
+
+def _rows_of(value: Any, count: int) -> Rows | None:
+    """Return a dict or tuple of tensors and arrays, nested too, as rows; None: it is something else."""
+    if not isinstance(value, (dict, tuple)) or not value:
+        return None
+    keys = tuple(value) if isinstance(value, dict) else tuple(range(len(value)))
+    parts: list[Any] = []
+    part: Any
+    for x in value.values() if isinstance(value, dict) else value:
+        if isinstance(x, (Tensor, np.ndarray)):
+            part = x if x.ndim and len(x) == count else None
+        else:
+            part = _rows_of(x, count)
+        if part is None:
+            return None
+        parts.append(part)
+    return Rows(value, keys, parts, count)
+
+
 def _results(fn: Callable[[Any], Any], batch: Batch) -> Any:
     try:
         results = fn(batch.items)
@@ -155,6 +217,14 @@ def _results(fn: Callable[[Any], Any], batch: Batch) -> Any:
             results = list(results)
     except Exception as error:
         raise BatchError(f"process_in_batches: {batch} failed: {type(error).__name__}: {error}") from error
+    nested = _rows_of(results, batch.count)
+    if nested is not None:
+        return nested
+    if isinstance(results, dict):
+        raise BatchError(
+            f"process_in_batches: {batch} gave {shown(results)}; the parts of a dict must be tensors or arrays with a row for "
+            f"each of the {batch.count} items."
+        )
     if not hasattr(results, "__len__") or (isinstance(results, (Tensor, np.ndarray)) and not results.ndim):
         kind = "a 0-d tensor" if hasattr(results, "ndim") else type(results).__name__
         raise BatchError(
@@ -247,7 +317,8 @@ def find_optimal_batch_size(
     With a name, the largest size and fn: fn(n) computes a batch of n, or returns how long that took (a timedelta, or
     seconds). 1, 2, 4 … and the largest are tried in order until memory runs out; then all run several times in random order. The
     smallest within 2 % of the highest rate wins, and is known to process_in_batches(op=name).
-    With a graph (or compiled program) of one sample: as many as the memory holds, at most two for each thread, at least
+    With a graph, a compiled program or a compiled function (its last program counts) of one sample: as many as the
+    memory holds, at most two for each thread, at least
     one. With `measure`: measure(n) computes a batch of n; the size with the lowest median time per item that stays within
     the memory wins. `memory` is in bytes, by default what is free.
     """
@@ -289,6 +360,14 @@ def _by_formula(per_sample: int, room: int, count: int) -> BatchSize:
 
 def bytes_per_sample(graph: Any) -> int:
     """Return the bytes one call needs: arguments, results and temporaries in the best order; not captured tensors, which exist anyway."""
+    if isinstance(graph, Compiled):
+        program = graph.last_program
+        if program is None:
+            raise ArgumentError(
+                "find_optimal_batch_size: the compiled function was not called yet; call it with one sample, or give "
+                "compiled.program(x)."
+            )
+        graph = program
     known = getattr(graph, "bytes_per_call", None)
     if known is not None:
         return int(known)

@@ -16,7 +16,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from tritium import recording
-from tritium.errors import ArgumentError, PipelineError, checked_class, checked_except, shown
+from tritium.arguments import checked_class, checked_except
+from tritium.errors import ArgumentError, PipelineError, shown
 
 Stage = Callable[[Any], Any]
 

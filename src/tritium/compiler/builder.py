@@ -11,7 +11,7 @@ Knows nothing of passes or layers. Every method is an op, recorded by the same T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tritium import backends, dtype as dt, ops
+from tritium.arguments import checked_class, checked_except
 from tritium.backends import Device
 from tritium.compiler.explain import (
     ExecutionPlan,
@@ -27,11 +28,11 @@ from tritium.compiler.explain import (
     generate_execution_plan,
 )
 from tritium.compiler.program import Program
-from tritium.errors import ArgumentError, DeviceError, TraceError, TritiumError, checked_class, checked_except, nearest
+from tritium.errors import ArgumentError, DeviceError, TraceError, TritiumError, nearest, shown
 from tritium.fragment import spec_text
 from tritium.functions import asarray
 from tritium.graph import text as graph_text
-from tritium.graph.graph import Graph, Node, Trace, tracing
+from tritium.graph.graph import MOST_DRAWN, Graph, Node, Trace, tracing
 from tritium.op import OPS, Op, Spec
 from tritium.tensor import Tensor
 
@@ -310,7 +311,7 @@ class GraphBuilder:
 
     def _check_name(self, what: str, name: Any) -> None:
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            raise ArgumentError(f"GraphBuilder.{what}: {name!r} is not a name; give a word such as 'x'.")
+            raise ArgumentError(f"GraphBuilder.{what}: {shown(name)} is not a name; give a word such as 'x'.")
         if name in self._names:
             raise ArgumentError(
                 f"GraphBuilder.{what}: the name {name!r} is taken by {self._names[name]!r}; choose another."
@@ -346,11 +347,11 @@ def _check_scale(scale: Any) -> None:
         return
     if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating)):
         raise ArgumentError(
-            f"GraphBuilder.quantize: a scheme ({', '.join(_SCHEMES)}) or a scale is needed, given {scale!r}; a scale is a "
+            f"GraphBuilder.quantize: a scheme ({', '.join(_SCHEMES)}) or a scale is needed, given {shown(scale)}; a scale is a "
             f"number above 0, a tensor or a node."
         )
     if not 0 < scale < float("inf"):
-        raise ArgumentError(f"GraphBuilder.quantize: a scale must be finite and above 0, given {scale!r}.")
+        raise ArgumentError(f"GraphBuilder.quantize: a scale must be finite and above 0, given {shown(scale)}.")
 
 
 def _fresh(stem: str, counts: dict[str, int], used: Any) -> str:
@@ -375,7 +376,9 @@ def _operands(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tup
 
 def _entry(name: str, entry: Any) -> tuple[str, list[Any], dict[str, Any]]:
     if not isinstance(entry, (tuple, list)) or not 1 <= len(entry) <= 3 or not isinstance(entry[0], str):
-        raise ArgumentError(f"from_edges: node {name!r} must be (op, [operands], {{attributes}}), given {entry!r}.")
+        raise ArgumentError(
+            f"from_edges: node {name!r} must be (op, [operands], {{attributes}}), given {shown(entry)}."
+        )
     row, operands, attrs = (*entry, (), {})[:3] if len(entry) < 3 else entry
     return row, list(operands), dict(attrs or {})
 
@@ -441,10 +444,13 @@ class NamedGraph:
     device: Device | None = None  # that the tensors must be on; None: any one device
     program: Program | None = None  # run by execute; None: the nodes run one by one, as built
 
-    def compile(self, *, verify: bool = False) -> NamedGraph:
-        """Return the same graph compiled to one optimised program; `verify` compares every node on the next execution's inputs."""
+    def compile(self, *, verify: bool = False, disable: str | Iterable[str] = ()) -> NamedGraph:
+        """Return the same graph compiled to one optimised program; `verify` compares every node on the next execution's inputs.
+
+        `disable` names passes to leave out, as in tritium.compile.
+        """
         device = self.device or next((t.device for t in self.graph.captured.values()), backends.device(None))
-        return replace(self, program=Program(self.graph, device.backend, verify=verify))
+        return replace(self, program=Program(self.graph, device.backend, verify=verify, disable=disable))
 
     def find_fusion_opportunities(self) -> list[FusionOpportunity]:
         """Return groups of nodes that can run as one call, with the bytes and the time that should save."""
@@ -502,6 +508,9 @@ class NamedGraph:
         from tritium.graph import picture as graph_picture  # few programs draw
 
         return graph_picture.svg(self.graph, self.names, self.outputs)
+
+    def _repr_svg_(self) -> str | None:
+        return self.svg() if len(self.names) <= MOST_DRAWN else None
 
     def __str__(self) -> str:
         return self.graph.text(self.names)

@@ -45,6 +45,7 @@ class PlannedStep(NamedTuple):
     estimated_s: float
     bound: str  # "compute", "memory" or "call"
     offset: int | None  # of the result in the arena; None: the result is the caller's memory
+    where: str = ""  # the scopes and layers of its ops, as the function names them
 
 
 class ExecutionPlan(NamedTuple):
@@ -74,7 +75,7 @@ class ExecutionPlan(NamedTuple):
         for i, s in enumerate(self.steps):
             where = "result" if s.offset is None else f"arena+{s.offset}"
             lines.append(
-                f"{i:3} {s.name} [{s.kernel}] {', '.join(s.inputs)} -> {', '.join(s.outputs)}: "
+                f"{i:3} {s.name}{f' ({s.where})' if s.where else ''} [{s.kernel}] {', '.join(s.inputs)} -> {', '.join(s.outputs)}: "
                 f"{s.estimated_s * 1e6:.2f} us, {s.bound}-bound, {where}"
             )
         return "\n".join(lines)
@@ -134,6 +135,7 @@ class _Call(NamedTuple):
     cost: Cost
     op_attrs: dict[str, Any]
     offset: int | None
+    where: str
 
 
 def _calls(p: Program) -> list[_Call]:
@@ -144,12 +146,13 @@ def _calls(p: Program) -> list[_Call]:
                 step_name(c.node), c.kernel.isa, c.op, tuple(x.spec for x in c.inputs if x is not None),
                 tuple(o.spec for o in c.outputs), c.cost, c.op_attrs,
                 c.outputs[0].memory.index if c.outputs[0].memory.where == "arena" else None,
+                p.graph.names.get(c.node, ""),
             )
             for c in p.steps.calls
         ]  # fmt: skip
     return [
         _Call(step_name(n), "node by node", n.op, tuple(i.spec for i in n.inputs if i is not None), outputs(n.spec),
-              p.cost_of(n), dict(n.attrs), None)
+              p.cost_of(n), dict(n.attrs), None, p.graph.names.get(n, ""))
         for n in p.graph.calls()
     ]  # fmt: skip
 
@@ -166,6 +169,7 @@ def _plan_step(c: _Call, model: cost.Model) -> PlannedStep:
     return PlannedStep(
         c.name, c.kernel, tuple(map(str, c.inputs)), tuple(map(str, c.outputs)), c.cost.flops, c.cost.read + c.cost.written,
         model.seconds(c.cost, integer), model.bound(c.cost, integer), c.offset,
+        c.where,
     )  # fmt: skip
 
 

@@ -30,8 +30,12 @@ Refuses = Callable[[Fragment], str | None]  # the reason why a fragment cannot r
 
 NORMS = frozenset({ops.layer_norm, ops.rms_norm})
 
+# Members by names of their own: Python 3.11 takes ten times as long to read one from its enum.
+MAP, FOLD, ROW, PRODUCT, CODES, SHAPE = Fuse.MAP, Fuse.FOLD, Fuse.ROW, Fuse.PRODUCT, Fuse.CODES, Fuse.SHAPE
+VIEW, SOURCE = Kind.VIEW, Kind.SOURCE
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, slots=True)
 class Group:
     """Nodes that will run as one call, last first."""
 
@@ -58,9 +62,9 @@ class Opportunity(NamedTuple):
     @property
     def form(self) -> str:
         parts = {s.op.fuses for s in self.fragment.steps}
-        if Fuse.CODES in parts:
+        if CODES in parts:
             return "codes"
-        return "product" if Fuse.PRODUCT in parts else "rows" if parts & {Fuse.ROW, Fuse.FOLD} else "elementwise"
+        return "product" if PRODUCT in parts else "rows" if parts & {ROW, FOLD} else "elementwise"
 
 
 class Fused(NamedTuple):
@@ -76,7 +80,7 @@ class Fused(NamedTuple):
 
 def _folds_rows(n: Node) -> bool:
     """Return True for a reduction along the last axis alone."""
-    x = n.inputs[0] if n.op.fuses is Fuse.FOLD else None
+    x = n.inputs[0] if n.op.fuses is FOLD else None
     if x is None or not x.spec.ndim:
         return False
     axis = dict(n.attrs)["axis"]
@@ -84,7 +88,7 @@ def _folds_rows(n: Node) -> bool:
 
 
 def _is_rowwise(n: Node) -> bool:
-    x = n.inputs[0] if n.op.fuses is Fuse.ROW else None
+    x = n.inputs[0] if n.op.fuses is ROW else None
     if x is None or not x.spec.ndim:
         return False
     axis = dict(n.attrs).get("axis", -1)
@@ -102,19 +106,20 @@ def _is_number_per_row(n: Node) -> bool:
 
 def _is_product(n: Node) -> bool:
     if n.op is ops.matmul:
-        sides = [i for i in n.inputs if i is not None]
-        is_supported = all(i.spec.ndim >= 2 and i.spec.dtype is dt.f32 for i in sides)
-        return is_supported and dict(n.attrs)["algorithm"] == "blas"
-    return n.op.fuses is Fuse.PRODUCT
+        for i in n.inputs:
+            if i is not None and (i.spec.dtype is not dt.f32 or len(i.spec.shape) < 2):
+                return False
+        return bool(dict(n.attrs)["algorithm"] == "blas")
+    return n.op.fuses is PRODUCT
 
 
 def _is_map(n: Node) -> bool:
-    return n.op.fuses is Fuse.MAP and isinstance(n.spec, Spec)
+    return n.op.fuses is MAP and isinstance(n.spec, Spec)
 
 
 def _is_row_view(n: Node) -> bool:
     """Return True for a view that adds or removes an axis of size 1 at the end."""
-    x = n.inputs[0] if n.op.fuses is Fuse.SHAPE else None
+    x = n.inputs[0] if n.op.fuses is SHAPE else None
     if x is None:
         return False
     return n.spec.shape == (*x.spec.shape, 1) or x.spec.shape == (*n.spec.shape, 1)
@@ -124,7 +129,7 @@ def _quantiser_of(n: Node) -> Node | None:
     """Return the quantiser whose integers a dequantize reads; None for other nodes."""
     q = n.inputs[0] if n.op is ops.dequantize else None
     q = q.inputs[0] if q is not None and q.op is ops.item else q
-    return q if q is not None and q.op.fuses is Fuse.CODES else None
+    return q if q is not None and q.op.fuses is CODES else None
 
 
 def _is_per_row(n: Node, shape: tuple[int, ...]) -> bool:
@@ -173,25 +178,39 @@ class _Grouping:
         self.place = {n: i for i, n in enumerate(self.order)}
         self.outputs = set(graph.roots)
         self.refuses, self.bare = refuses, bare
+        self.fragments: dict[Any, Fragment] = {}
         self.accepted: dict[Any, bool] = {}  # maps the backend can fuse, by op, dtypes and attributes
-        self.users: dict[Node, list[Node]] = {}
+        self.users: dict[Node, list[Node]] = {n: [] for n in self.order}
         self.group: dict[Node, Group] = {}
         self.groups: list[Group] = []
         self.reduced: set[Node] = set()  # values with one number per row that come from a reduction
         self.anchored: set[Node] = set()  # products, row-wise ops and the maps of their results, which stay with them
+        self.passed: set[Node] = set()  # items, and views of per-row values, which their readers read through
+        users = self.users
         for n in self.order:
             for i in n.inputs:
                 if i is not None:
-                    self.users.setdefault(i, []).append(n)
-            is_reduced = any(i in self.reduced for i in n.inputs) and self._stays_per_row(n)
-            if _folds_rows(n) or _is_number_per_row(n) or is_reduced:
-                self.reduced.add(n)
-            if _is_product(n) or _folds_rows(n) or _is_rowwise(n) or self._is_anchored(n):
-                self.anchored.add(n)
+                    users[i].append(n)
+            if n.inputs:
+                self._classify(n)
+
+    def _classify(self, n: Node) -> None:
+        """Add a node to the sets it belongs to; its inputs are classified already."""
+        fuses, inputs, reduced = n.op.fuses, n.inputs, self.reduced
+        is_item = n.op is ops.item
+        folds = fuses is FOLD and _folds_rows(n)
+        if folds or (is_item and _is_number_per_row(n)) or (not reduced.isdisjoint(inputs) and self._stays_per_row(n)):
+            reduced.add(n)
+        if folds or _is_product(n) or (fuses is ROW and _is_rowwise(n)) or self._is_anchored(n):
+            self.anchored.add(n)
+        is_passed = is_item or (fuses is SHAPE and inputs[0] in reduced and _is_row_view(n))
+        if is_passed and n not in self.outputs:
+            self.passed.add(n)
 
     def _is_anchored(self, n: Node) -> bool:
-        continues = _is_map(n) or n.op is ops.item or n in self.reduced
-        return continues and any(i in self.anchored for i in n.inputs)
+        if self.anchored.isdisjoint(n.inputs):
+            return False
+        return _is_map(n) or n.op is ops.item or n in self.reduced
 
     def _stays_per_row(self, n: Node) -> bool:
         if _is_row_view(n):
@@ -200,19 +219,21 @@ class _Grouping:
 
     def real_users(self, n: Node) -> list[Node]:
         """Return the readers of a node; items and views of per-row values are replaced by their own readers."""
-        readers, stack = [], list(self.users.get(n, ()))
+        readers, stack = [], list(self.users[n])
+        if self.passed.isdisjoint(stack):
+            return stack[::-1]
         while stack:
             u = stack.pop()
-            is_row_view = _is_row_view(u) and u.inputs[0] in self.reduced
-            if (u.op is ops.item or is_row_view) and u not in self.outputs:
-                stack += self.users.get(u, ())
+            if u in self.passed:
+                stack += self.users[u]
             else:
                 readers.append(u)
         return readers
 
     def run(self) -> list[Group]:
         for n in reversed(self.order):
-            if n.op.kind in (Kind.VIEW, Kind.SOURCE) or (_is_map(n) and not self._accepts(n)):
+            kind = n.op.kind
+            if kind is VIEW or kind is SOURCE or (_is_map(n) and not self._accepts(n)):
                 continue
             users = self.real_users(n)
             joined = self._common_group(n, users)
@@ -246,18 +267,23 @@ class _Grouping:
 
     def _accepts(self, n: Node) -> bool:
         """Return True if the backend can fuse such a map; cached by op, dtypes and attributes."""
-        key = (n.op, tuple(None if i is None else i.spec.dtype for i in n.inputs), n.spec.dtype, n.key)
-        if key not in self.accepted:
+        dtypes = [None if i is None else i.spec.dtype.name for i in n.inputs]
+        key = (n.op, n.spec.dtype.name, n.key, *dtypes)
+        accepted = self.accepted.get(key)
+        if accepted is None:
             positions = iter(range(len(n.inputs)))
             inputs = tuple(None if i is None else next(positions) for i in n.inputs)
             specs = tuple(Spec((8,), i.spec.dtype) for i in n.inputs if i is not None)
             step = Step(n.op, inputs, n.attrs, Spec((8,), n.spec.dtype))
-            self.accepted[key] = self.refuses(Fragment(specs, (step,), (len(specs),))) is None
-        return self.accepted[key]
+            accepted = self.accepted[key] = self.refuses(Fragment(specs, (step,), (len(specs),))) is None
+        return accepted
 
     def _common_group(self, n: Node, users: list[Node]) -> Group | None:
         """Return the group of all users of a node, or None. Several groups are merged if none has other readers."""
-        groups = list({id(self.group.get(u)): self.group.get(u) for u in users}.values())
+        group = self.group
+        if len(users) == 1:
+            return group.get(users[0])
+        groups = list(dict.fromkeys([group.get(u) for u in users]))
         if len(groups) == 1:
             return groups[0]
         if not groups or len(groups) > MAX_OUTPUTS or any(g is None or g.form in ("product", "codes") for g in groups):
@@ -291,8 +317,10 @@ class _Grouping:
         self.groups.remove(g)
 
     def _fits(self, n: Node, g: Group) -> bool:
-        more = {i for i in n.inputs if i is not None and i.op is not ops.const}
-        room = len((g.reads - {n}) | more) <= MAX_INPUTS and len(g.nodes) < MAX_STEPS
+        room = len(g.nodes) < MAX_STEPS
+        if room and len(g.reads) + len(n.inputs) > MAX_INPUTS:
+            more = {i for i in n.inputs if i is not None and i.op is not ops.const}
+            room = len((g.reads - {n}) | more) <= MAX_INPUTS
         return room and (n not in self.outputs or g.results < MAX_OUTPUTS)
 
     def _put(self, n: Node, g: Group, form: str) -> None:
@@ -301,7 +329,9 @@ class _Grouping:
         if form == "product" and _is_product(n):
             g.product = n
         g.reads.discard(n)
-        g.reads.update(i for i in n.inputs if i is not None and i.op is not ops.const)
+        for i in n.inputs:
+            if i is not None and i.op is not ops.const:
+                g.reads.add(i)
         self.group[n] = g
 
 
@@ -315,7 +345,7 @@ class _Writer:
         self.members = members
         self.reads_constants = reads_constants  # from memory, like other inputs; else they are steps
         self.inputs: list[Node] = []
-        self.steps: list[tuple[Node, tuple[Node | None, ...]]] = []
+        self.steps: list[Node] = []
         self.written: set[Node] = set()
 
     def is_inside(self, n: Node) -> bool:
@@ -337,25 +367,32 @@ class _Writer:
                 self.add(i)
             elif i not in self.members and i not in self.inputs:
                 self.inputs.append(i)
-        self.steps.append((n, n.inputs))
+        self.steps.append(n)
         self.written.add(n)
 
-    def fragment(self, results: list[Node]) -> Fragment:
-        number = {n: k for k, n in enumerate((*self.inputs, *(s for s, _ in self.steps)))}
-        steps = tuple(
-            Step(n.op, tuple(None if i is None else number[i] for i in ins), n.attrs, n.spec) for n, ins in self.steps
-        )
-        return Fragment(tuple(i.spec for i in self.inputs), steps, tuple(number[r] for r in results))
+    def fragment(self, results: list[Node], known: dict[Any, Fragment]) -> Fragment:
+        """Return the fragment; equal ones are one object, so that what is known of it is found at once."""
+        number: dict[Node | None, int | None] = {n: k for k, n in enumerate((*self.inputs, *self.steps))}
+        number[None] = None
+        operands = [tuple([number[i] for i in n.inputs]) for n in self.steps]
+        specs = tuple([i.spec for i in self.inputs])
+        outs = tuple([number[r] for r in results])
+        key = (specs, outs, tuple([(n.op, ins, n.key, n.spec) for n, ins in zip(self.steps, operands, strict=True)]))
+        fragment = known.get(key)
+        if fragment is None:
+            steps = [Step(n.op, ins, n.attrs, n.spec) for n, ins in zip(self.steps, operands, strict=True)]
+            fragment = known[key] = Fragment(specs, tuple(steps), outs)  # type: ignore[arg-type]
+        return fragment
 
 
-def _write(g: Group, results: list[Node]) -> tuple[Fragment, list[Node]]:
+def _write(g: Group, results: list[Node], known: dict[Any, Fragment]) -> tuple[Fragment, list[Node]]:
     writer = _Writer(set(g.nodes), reads_constants=g.form == "codes")
     for n in reversed(g.nodes):
         writer.add(n)
     for r in results:
         if r not in writer.written:
             writer.add(r)
-    return writer.fragment(results), writer.inputs
+    return writer.fragment(results, known), writer.inputs
 
 
 def pattern(fragment: Fragment) -> str:
@@ -392,9 +429,14 @@ def _results_of(nodes: list[Node], walk: _Grouping) -> list[Node]:
     members, out = set(nodes), []
     for n in reversed(nodes):
         several = not isinstance(n.spec, Spec)
-        for v in walk.users.get(n, ()) if several else (n,):
-            if v in walk.outputs or any(_is_outside(u, members, walk) for u in walk.users.get(v, ())):
+        for v in walk.users[n] if several else (n,):
+            if v in walk.outputs:
                 out.append(v)
+                continue
+            for u in walk.users[v]:
+                if u not in members and _is_outside(u, members, walk):
+                    out.append(v)
+                    break
     return out
 
 
@@ -403,7 +445,7 @@ def _is_outside(user: Node, members: set[Node], walk: _Grouping) -> bool:
     if user in members:
         return False
     if _is_row_view(user) and user.inputs[0] in walk.reduced and user not in walk.outputs:
-        return any(_is_outside(u, members, walk) for u in walk.users.get(user, ()))
+        return any(_is_outside(u, members, walk) for u in walk.users[user])
     return True
 
 
@@ -429,7 +471,7 @@ class _Offer(NamedTuple):
 
 def _offer(g: Group, walk: _Grouping, refuses: Refuses) -> _Offer:
     results = _results_of(g.nodes, walk)
-    fragment, inputs = _write(g, results)
+    fragment, inputs = _write(g, results, walk.fragments)
     reason = "too many results" if len(results) > MAX_OUTPUTS else None
     reason = reason or ("too many inputs" if len(inputs) > MAX_INPUTS else refuses(fragment))
     return _Offer(g, _Part(fragment, inputs, results), reason)
@@ -456,7 +498,7 @@ def _maps_of(g: Group, walk: _Grouping) -> list[Group]:
     for n in g.nodes:
         if not _is_map(n):
             continue
-        users = walk.users.get(n, [])
+        users = walk.users[n]
         joined = group.get(users[0]) if users and n not in walk.outputs else None
         if joined is None or any(group.get(u) is not joined for u in users) or joined.shape != n.spec.shape:
             joined = Group(n.spec.shape)
@@ -475,19 +517,19 @@ def _rebuild(graph: Graph, parts: list[_Part], opportunities: list[Opportunity])
     stack = list(reversed(graph.roots))
     while stack:
         n = stack[-1]
+        if n in new:
+            stack.pop()
+            continue
         part = part_of.get(n)
-        needs = n.inputs if part is None else part.inputs
-        missing = [] if n in new else [i for i in needs if i is not None and i not in new]
+        missing = [i for i in (n.inputs if part is None else part.inputs) if i is not None and i not in new]
         if missing:
             stack += reversed(missing)
             continue
         stack.pop()
-        if n in new:
-            continue
         if part is not None:
             _place_part(part, trace, new, origin)
         else:
-            ins = tuple(None if i is None else new[i] for i in n.inputs)
+            ins = tuple([None if i is None else new[i] for i in n.inputs])
             new[n] = n if ins == n.inputs else Node(n.op, ins, n.attrs, n.spec, n.key)
             origin[new[n]] = n
     done = graph._replace(
@@ -497,10 +539,15 @@ def _rebuild(graph: Graph, parts: list[_Part], opportunities: list[Opportunity])
 
 
 def _place_part(part: _Part, trace: Trace, new: dict[Node, Node], origin: dict[Node, Node]) -> None:
-    node = trace.node(ops.fused, tuple(new[i] for i in part.inputs), part.fragment.out, {"body": part.fragment})
+    fragment = part.fragment
+    node = trace.node(ops.fused, tuple([new[i] for i in part.inputs]), fragment.out, {"body": fragment})
+    if len(part.results) == 1:
+        (result,) = part.results
+        new[result] = node
+        origin[node] = result
+        return
     for k, r in enumerate(part.results):
-        several = len(part.results) > 1
-        new[r] = trace.node(ops.item, (node,), outputs(part.fragment.out)[k], {"index": k}) if several else node
+        new[r] = trace.node(ops.item, (node,), outputs(fragment.out)[k], {"index": k})
         origin[new[r]] = r
 
 

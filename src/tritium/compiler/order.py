@@ -15,6 +15,8 @@ from tritium.errors import ArgumentError
 WINDOW = 10  # items whose orders are searched exhaustively
 ROUNDS = 10  # of that search, at most; fewer for long orders
 STEPS = 20_000  # items that all rounds together may visit
+PEAKS = 8  # positions of the highest peak at which the least memory is searched for
+NEAR = 64  # items before and after such a position that the search may visit
 
 
 class Item(NamedTuple):
@@ -47,14 +49,17 @@ def order(items: Sequence[Item], keep: frozenset[int]) -> list[int]:
     """Return a topological order: of several candidates the one with the lowest peak, or the original if none is lower."""
     steps = _steps(items, keep)
     best = list(range(len(items)))
-    lowest = max(_profile(steps, best), default=0)
-    least = _least(steps)
+    profile = _profile(steps, best)
+    lowest = max(profile, default=0)
+    is_least = lowest == _least(steps) or _is_forced(steps, best, profile, lowest)
     for candidate in (_depth_first, _forward, _backward, _smooth):
-        if lowest == least:
+        if is_least:
             break
         numbers = candidate(steps, best)
-        if (candidate_peak := max(_profile(steps, numbers))) < lowest:
+        profile = _profile(steps, numbers)
+        if (candidate_peak := max(profile)) < lowest:
             best, lowest = numbers, candidate_peak
+            is_least = lowest == _least(steps) or _is_forced(steps, best, profile, lowest)
     return best
 
 
@@ -87,21 +92,22 @@ def _steps(items: Sequence[Item], keep: frozenset[int]) -> _Steps:
     users: list[list[int]] = [[] for _ in items]
     readers: list[list[int]] = [[] for _ in items]
     for i, (inputs, nbytes, alias, after) in enumerate(items):
-        sources = inputs if alias is None else (*inputs, alias)
-        need = {*sources, *after}
-        if need and not 0 <= min(need) <= max(need) < i:
-            raise ArgumentError(
-                f"order: item {i} needs items {sorted(need)}; items come after what they need, from 0 on."
-            )
+        sources = inputs if alias is None or alias in inputs else (*inputs, alias)
+        need = {*sources, *after} if after else set(sources)
+        for j in need:
+            if not 0 <= j < i:
+                raise ArgumentError(
+                    f"order: item {i} needs items {sorted(need)}; items come after what they need, from 0 on."
+                )
+            users[j].append(i)
         if nbytes < 0:
             raise ArgumentError(f"order: item {i} makes {nbytes} bytes; it needs 0 or more.")
         owner.append(i if alias is None else owner[alias])
         makes.append(nbytes if alias is None else 0)
         needs.append(need)
-        reads.append({r for j in sources if makes[r := owner[j]]})
-        for j in need:
-            users[j].append(i)
-        for r in reads[i]:
+        read = {owner[j] for j in sources if makes[owner[j]]}
+        reads.append(read)
+        for r in read:
             readers[r].append(i)
     return _Steps(needs, users, owner, makes, reads, readers, {owner[k] for k in keep})
 
@@ -136,8 +142,43 @@ def _profile(steps: _Steps, order: Sequence[int]) -> list[int]:
 def _least(steps: _Steps) -> int:
     """Return a lower bound of the peak: the step that uses most memory, or all pinned memory."""
     makes = steps.makes
-    touched = max((n + sum(makes[r] for r in read) for n, read in zip(makes, steps.reads, strict=True)), default=0)
+    touched = max((n + sum([makes[r] for r in read]) for n, read in zip(makes, steps.reads, strict=True)), default=0)
     return max(touched, sum(makes[r] for r in steps.pinned))
+
+
+def _is_forced(steps: _Steps, order: Sequence[int], profile: Sequence[int], most: int) -> bool:
+    """Return True if as many bytes as at the peak are alive at one of its items in every order, so that none is better."""
+    position = -1
+    for _ in range(PEAKS):
+        try:
+            position = profile.index(most, position + 1)
+        except ValueError:
+            return False
+        if _alive_with(steps, order[position]) == most:
+            return True
+    return False
+
+
+def _alive_with(steps: _Steps, item: int) -> int:
+    """Return bytes that are alive when an item runs, in any order: made before it, and read by it or after it."""
+    makes, owner, pinned = steps.makes, steps.owner, steps.pinned
+    later = _near(item, steps.users)
+    before = {owner[i] for i in _near(item, steps.needs)}
+    alive = {r for r in before if r in pinned or not later.isdisjoint(steps.readers[r])}
+    return sum(makes[r] for r in alive | {owner[item]} | steps.reads[item])
+
+
+def _near(item: int, links: Sequence[Collection[int]]) -> set[int]:
+    """Return an item and those nearest to it along its links, in one direction."""
+    near = {item}
+    waiting = [item]
+    for i in waiting:
+        if len(near) > NEAR:
+            break
+        new = [j for j in links[i] if j not in near]
+        near.update(new)
+        waiting += new
+    return near
 
 
 # ---- candidates: each takes the best order so far

@@ -19,6 +19,9 @@ from tritium.tensor import Tensor
 Rule = Callable[["Rewrite", Node], Node | None]
 Evaluate = Callable[[Node, list[Any]], Tensor]
 
+# Members by names of their own: Python 3.11 takes ten times as long to read one from its enum.
+MAP, DYNAMIC = Kind.MAP, Kind.DYNAMIC
+
 MAX_CONSTANT_BYTES = 1 << 20  # a larger constant is computed at each call, which needs no memory between calls
 
 
@@ -44,15 +47,27 @@ class Rewrite:
         self.known: dict[Node, Tensor | None] = {}  # constant nodes, and their values once evaluated
         self.notes: dict[Any, Note] = {}
 
-    def intern(self, op: Op, inputs: tuple[Node | None, ...], attrs: Any, spec: Any, key: Any) -> Node:
-        """Return the node of a call; equal calls share one."""
+    def keep(self, old: Node) -> Node:
+        """Return the node of an old call with its new inputs: itself if they are the same and no equal call has come before."""
+        inputs = tuple([None if i is None else self.new[i] for i in old.inputs])
+        return self.intern(old.op, inputs, old.attrs, old.spec, old.key, old)
+
+    def intern(
+        self, op: Op, inputs: tuple[Node | None, ...], attrs: Any, spec: Any, key: Any, old: Node | None = None
+    ) -> Node:
+        """Return the node of a call; equal calls share one, which is `old` if it has these inputs."""
         sides = inputs
         if op in _ANY_ORDER and len(inputs) == 2 and id(inputs[0]) > id(inputs[1]):
             sides = (inputs[1], inputs[0])
-        identity = (op, sides, key, spec)
-        node = self.trace.nodes.get(identity)
+        identity: tuple[Any, ...] = (op, sides, key)
+        nodes = self.trace.nodes
+        node = nodes.get(identity)
+        if node is not None and node.spec != spec:
+            identity = (op, sides, key, spec)
+            node = nodes.get(identity)
         if node is None:
-            node = self.trace.nodes[identity] = Node(op, inputs, attrs, spec, key)
+            same = old is not None and old.inputs == inputs
+            node = nodes[identity] = old if same and old is not None else Node(op, inputs, attrs, spec, key)
         return node
 
     def node(self, op: Op, inputs: tuple[Node | None, ...], **attrs: Any) -> Node:
@@ -94,7 +109,9 @@ def _number(node: Node | None) -> Any:
 def _is_constant(node: Node | None, value: float, negative_zero: bool = False) -> bool:
     """Return True if a node is this constant, the sign of zero included."""
     number = _number(node)
-    if number is None or isinstance(number, bool) or number != value:
+    if number is None or isinstance(number, (bool, complex)) or number != value:
+        return False
+    if node is not None and node.spec.dtype.is_complex:  # x * 1 reads the 0 of the other part: -0, inf and NaN change
         return False
     return value != 0 or not node_is_float(node) or (str(float(number))[0] == "-") == negative_zero
 
@@ -107,6 +124,12 @@ def _operand(node: Node, index: int) -> Node | None:
     """Return an input if it has the shape and dtype of the result, so that it can replace it."""
     x = node.inputs[index]
     return x if x is not None and x.spec == node.spec else None
+
+
+def _has_number(node: Node) -> bool:
+    """Return True if an operand is a constant: rules of neutral elements look at nothing else."""
+    const = ops.const
+    return any(i is not None and i.op is const for i in node.inputs)
 
 
 def _neutral_right(value: float, negative_zero: bool = False) -> Rule:
@@ -122,6 +145,8 @@ def _neutral(value: float, negative_zero: bool = False) -> Rule:
     """Return the rule that replaces `x op value` and `value op x` by x."""
 
     def rule(r: Rewrite, n: Node) -> Node | None:
+        if not _has_number(n):
+            return None
         if _is_constant(n.inputs[1], value, negative_zero):
             return _operand(n, 0)
         return _operand(n, 1) if _is_constant(n.inputs[0], value, negative_zero) else None
@@ -132,6 +157,8 @@ def _neutral(value: float, negative_zero: bool = False) -> Rule:
 @rewrites("identity", ops.add)
 def _zero_added(r: Rewrite, n: Node) -> Node | None:
     """Replace x + 0 by x. For floats only x + -0.0 qualifies: -0.0 + 0.0 is 0.0."""
+    if not _has_number(n):
+        return None
     better = _neutral(0.0, negative_zero=node_is_float(n))(r, n)
     if better is None and node_is_float(n) and any(_is_constant(i, 0.0) for i in n.inputs):
         r.note("identity", n, "x + 0.0 turns -0.0 into 0.0; write x - 0.0 if that does not matter", applied=False)
@@ -194,6 +221,8 @@ def holds(wide: dt.DType, narrow: dt.DType) -> bool:
     """Return True if every value of `narrow` is exact in `wide`, so that a round trip changes nothing."""
     if wide.is_packed or narrow.is_packed:
         return False
+    if wide.is_complex or narrow.is_complex:
+        return wide.is_complex and holds(wide.real, narrow.real)
     if wide.is_float and narrow.is_float:
         a, b = dt.finfo(wide), dt.finfo(narrow)
         return bool(a.eps <= b.eps and a.max >= b.max and a.smallest_normal <= b.smallest_normal)
@@ -270,8 +299,9 @@ def _unchanged_index(r: Rewrite, n: Node) -> Node | None:
     assert x is not None
     key = dict(n.attrs)["key"]
     sizes = iter(x.spec.shape)
-    if any(k is not None and k != (0, next(sizes), 1) for k in key):
-        return None
+    for k in key:
+        if k is not None and k != (0, next(sizes), 1):
+            return None
     axes = tuple(i for i, k in enumerate(key) if k is None)
     return r.node(ops.expand_dims, (x,), axis=axes) if axes else x
 
@@ -306,7 +336,7 @@ def _permuted(r: Rewrite, n: Node) -> Node | None:
 @rewrites("transpose into a product", ops.matmul)
 def _turned_product(r: Rewrite, n: Node) -> Node | None:
     """Read the operands of a product without copies: products take any strides."""
-    sides = tuple(_uncopied(i) for i in n.inputs)
+    sides = tuple([_uncopied(i) for i in n.inputs])
     if sides == n.inputs:
         return None
     return r.intern(n.op, sides, n.attrs, n.spec, n.key)
@@ -352,7 +382,7 @@ def _is_known(r: Rewrite, n: Node) -> bool:
             if i.op is not ops.const:
                 return False
             r.known[i] = None
-    return n.op.kind is not Kind.DYNAMIC and sum(s.nbytes for s in outputs(n.spec)) <= MAX_CONSTANT_BYTES
+    return n.op.kind is not DYNAMIC and sum(s.nbytes for s in outputs(n.spec)) <= MAX_CONSTANT_BYTES
 
 
 def _value(r: Rewrite, target: Node) -> Tensor:
@@ -389,7 +419,13 @@ def _as_constant(r: Rewrite, n: Node, constants: dict[Node, Node]) -> Node:
 
 def _inline_scalars(r: Rewrite, n: Node) -> Node:
     """Replace `full` operands of a map by scalars, if the other operands have the shape of the result."""
-    if n.op.kind is not Kind.MAP or not any(i is not None and i.op is ops.full for i in n.inputs):
+    full = ops.full
+    for i in n.inputs:
+        if i is not None and i.op is full:
+            break
+    else:
+        return n
+    if n.op.kind is not MAP:
         return n
     rest = [i for i in n.inputs if i is not None and i.op not in (ops.full, ops.const)]
     if not isinstance(n.spec, Spec) or broadcast_shapes(*(i.spec.shape for i in rest)) != n.spec.shape:
@@ -422,21 +458,22 @@ def simplify(graph: Graph, evaluate: Evaluate | None = None) -> Simplified:
     """Apply the rules once, from inputs to outputs; the rule of a replacement is applied to it in turn."""
     r = Rewrite(graph, evaluate)
     constants: dict[Node, Node] = {}
+    new, origin, source, rules = r.new, r.origin, ops.given, RULES
     for node in graph.inputs:
-        r.new[node] = node
+        new[node] = node
     for old in graph.order():
-        if old.op is ops.given:
+        if old.op is source:
             n = old
         else:
-            inputs = tuple(None if i is None else r.new[i] for i in old.inputs)
-            n = _inline_scalars(r, r.intern(old.op, inputs, old.attrs, old.spec, old.key))
-            while (entry := RULES.get(n.op)) is not None and (better := entry[1](r, n)) is not None and better is not n:
+            n = _inline_scalars(r, r.keep(old))
+            while (entry := rules.get(n.op)) is not None and (better := entry[1](r, n)) is not None and better is not n:
                 r.note(entry[0], n, f"is {better!r}")
                 n = better
             if _is_known(r, n):
                 r.known.setdefault(n, None)
-        r.new[old] = n
-        r.origin.setdefault(n, old)
+        new[old] = n
+        if n not in origin:
+            origin[n] = old
     if r.evaluate is not None:
         _place_constants(r, graph, constants)
     results = tuple(r.new[n] for n in graph.outputs)
@@ -459,12 +496,20 @@ def _place_constants(r: Rewrite, graph: Graph, constants: dict[Node, Node]) -> N
         return i if fresh else _as_constant(r, i, constants)
 
     final: dict[Node, Node] = {}
+    # Each tensor that is captured is one of its own, so only equal numbers can make two calls equal.
+    may_merge = any(n.op is not ops.const and isinstance(n.spec, Spec) and not n.spec.shape for n in r.known)
     roots = tuple(r.new[n] for n in graph.roots)
     for n in graph._replace(outputs=roots, writes=()).order():
         if n in r.known:
             continue
-        inputs = tuple(None if i is None else final_of(i, n) for i in n.inputs)
-        final[n] = n if inputs == n.inputs else r.intern(n.op, inputs, n.attrs, n.spec, n.key)
-        if final[n] is not n:
-            r.origin.setdefault(final[n], r.origin[n])
+        inputs = tuple([None if i is None else final.get(i) or final_of(i, n) for i in n.inputs])
+        if inputs == n.inputs:
+            final[n] = n
+            continue
+        if may_merge:
+            node = r.intern(n.op, inputs, n.attrs, n.spec, n.key)
+        else:
+            node = Node(n.op, inputs, n.attrs, n.spec, n.key)
+        final[n] = node
+        r.origin.setdefault(node, r.origin[n])
     r.new.update({old: final_of(r.new[old], None) for old in dict.fromkeys(graph.roots)})

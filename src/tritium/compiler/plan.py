@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from tritium.errors import ArgumentError
@@ -42,15 +43,18 @@ class Plan:
         )
 
 
-def plan(blocks: Iterable[Block], alignment: int = 64) -> Plan:
-    """Return offsets such that no two blocks alive together overlap: the smallest arena of several tries, deterministic."""
+def plan(blocks: Iterable[Block], alignment: int = 64, *, shared: bool = True) -> Plan:
+    """Return offsets such that no two blocks alive together overlap: the smallest arena of several tries, deterministic.
+
+    Without `shared`, no two blocks overlap at all.
+    """
     blocks = tuple(blocks)
     _check(blocks, alignment)
     sizes = [-(-b.size // alignment) for b in blocks]  # counted in units of the alignment: small numbers sort faster
     real = [i for i, size in enumerate(sizes) if size]
     spans = _spans([sizes[i] for i in real], [blocks[i].first for i in real], [blocks[i].last for i in real])
     least, pairs = _load(spans)
-    ends = _place(spans, least, pairs)
+    ends = _place(spans, least, pairs) if shared else list(accumulate(sizes[i] for i in real))
     offsets = [0] * len(blocks)
     for i, end in zip(real, ends, strict=True):
         offsets[i] = (end - sizes[i]) * alignment

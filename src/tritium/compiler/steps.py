@@ -7,20 +7,25 @@ donated arguments are written in place.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
 from tritium import buffer, ops
-from tritium.backends import Backend, Device
+from tritium.backends import Backend, Device, Kernel
 from tritium.backends.reference.fused import constant
 from tritium.buffer import ALIGNMENT
 from tritium.compiler.order import Item, order
 from tritium.compiler.plan import Block, Plan, plan
-from tritium.graph.graph import Graph, Node
-from tritium.launch import Launched, launched
-from tritium.layout import Layout, basic_index, contiguous, is_contiguous
-from tritium.op import Cost, Kind, Op, Spec, outputs
+from tritium.eager import lowered
+from tritium.graph.graph import Graph, Names, Node, Where
+from tritium.launch import Launched, PythonKernel, launched
+from tritium.layout import Layout, basic_index, contiguous, contiguous_strides, is_contiguous
+from tritium.op import Cost, Kind, Op, Spec, Specs, outputs
+
+# Members by names of their own: Python 3.11 takes ten times as long to read one from its enum.
+VIEW, SOURCE = Kind.VIEW, Kind.SOURCE
 
 
 @dataclass(eq=False, slots=True)
@@ -46,7 +51,7 @@ class Value(NamedTuple):
 class Call(NamedTuple):
     """One kernel call of a program."""
 
-    kernel: Any  # a native kernel
+    kernel: Any  # a native kernel, or a PythonKernel
     attrs: dict[str, Any]
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value, ...]
@@ -61,10 +66,28 @@ class Call(NamedTuple):
         ins = (None if x is None else x.spec for x in self.inputs)
         return self.op.cost(out[0] if len(out) == 1 else out, *ins, **self.op_attrs)
 
-    def launch_record(self, device: Device) -> Launched:
-        """Return the launch record that a profiler shows for this call: the same as for an eager call."""
-        ins = tuple(None if x is None else x.spec for x in self.inputs)
-        return launched(self.op, self.kernel.isa, device, ins, tuple(o.spec for o in self.outputs), self.op_attrs)
+    def launch_record(self, device: Device, graph: Graph) -> Launched:
+        """Return the launch record that a profiler shows for this call: that of an eager call, with the node's name."""
+        return launch_records([self], device, graph)[0]
+
+
+def launch_records(calls: list[Call], device: Device, graph: Graph) -> list[Launched]:
+    """Return the launch records that a profiler shows for calls: those of eager calls, with the names of nodes."""
+    names, captured = graph.names, graph.captured
+    known: dict[Any, Launched] = {}  # by the objects of a call: a loop repeats most of them
+    records = []
+    for c in calls:
+        operands = (*c.inputs, *c.outputs)
+        key = (c.op, id(c.kernel), c.node.key, *[None if v is None else id(v.spec) for v in operands])
+        record = known.get(key) if c.op is c.node.op else None
+        if record is None:
+            ins = tuple([None if x is None else x.spec for x in c.inputs])
+            record = launched(c.op, c.kernel.isa, device, ins, tuple([o.spec for o in c.outputs]), c.op_attrs)
+            known[key] = record
+        if isinstance(names, Names) and (names.has_scopes or any(i in captured for i in c.node.inputs)):
+            record = Launched(*record[:-1], where=Where(names, c.node))
+        records.append(record)
+    return records
 
 
 class Result(NamedTuple):
@@ -83,10 +106,11 @@ class Steps(NamedTuple):
     blocks: list[Memory]
     constants: bytes
     nodes: list[Node]  # in execution order
+    python: dict[int, str]  # calls of a kernel in Python, by their index: the reason why it is not a native one
 
 
 class UnableError(Exception):
-    """The reason why a graph cannot run natively: a node without a native kernel."""
+    """The reason why a graph cannot run natively: there is no native library, or an op has no kernel at all."""
 
 
 def ordered(graph: Graph) -> list[Node]:
@@ -95,12 +119,12 @@ def ordered(graph: Graph) -> list[Node]:
     number = {n: i for i, n in enumerate(nodes)}
     items = []
     for n in nodes:
-        free = n.op in (ops.given, ops.const)
-        alias = None
-        if n.op.kind is Kind.VIEW and n.inputs[0] is not None:
-            alias = number[n.inputs[0]]
-        size = 0 if free or alias is not None else sum(s.nbytes for s in outputs(n.spec))
-        items.append(Item(tuple(number[i] for i in n.inputs if i is not None), size, alias))
+        op, inputs, spec = n.op, n.inputs, n.spec
+        alias = number[inputs[0]] if op.kind is VIEW and inputs[0] is not None else None
+        size = 0
+        if alias is None and op is not ops.given and op is not ops.const:
+            size = spec.nbytes if isinstance(spec, Spec) else sum(s.nbytes for s in spec)
+        items.append(Item(tuple([number[i] for i in inputs if i is not None]), size, alias))
     keep = frozenset(number[n] for n in graph.roots)
     return [nodes[i] for i in order(items, keep)]
 
@@ -108,15 +132,19 @@ def ordered(graph: Graph) -> list[Node]:
 class Builder:
     """The walk over the nodes that records kernel calls."""
 
-    def __init__(self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...]) -> None:
+    def __init__(
+        self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...], disabled: frozenset[str] = frozenset()
+    ) -> None:
         self.graph, self.backend = graph, backend
-        self.nodes = ordered(graph)
+        self.nodes = graph.order() if "order" in disabled else ordered(graph)
+        self.shares = "place" not in disabled
         self.values: dict[Node, tuple[Value, ...]] = {}
         self.calls: list[Call] = []
         self.blocks: list[Memory] = []
         self.results = 0
         self.constants = bytearray()
         self.known: dict[Any, Value] = {}
+        self.python: dict[int, str] = {}
         self.chains = self._chains()
         for i, n in enumerate(graph.inputs):
             self._outside(n, "argument", i, layouts[i])
@@ -139,7 +167,7 @@ class Builder:
             node: Node | None = n
             while node is not None and node.op is not ops.given:
                 chains[node] = i
-                continues = node.op is ops.update or node.op.kind is Kind.VIEW
+                continues = node.op is ops.update or node.op.kind is VIEW
                 continues = continues or self.backend.overwrites(node.op, dict(node.attrs), 0)
                 node = node.inputs[0] if continues and node.inputs else None
         return chains
@@ -148,14 +176,14 @@ class Builder:
         """Count the reads of each node by steps and results; reads of a view count for its base."""
         reads: dict[Node, int] = {}
         for n in self.nodes:
-            if n.op.kind is not Kind.VIEW:
+            if n.op.kind is not VIEW:
                 for i in n.inputs:
                     if i is not None:
                         reads[i] = reads.get(i, 0) + 1
         for n in self.graph.roots:
             reads[n] = reads.get(n, 0) + 1
         for n in reversed(self.nodes):  # reads of a view are reads of its base
-            if n.op.kind is Kind.VIEW and n.inputs[0] is not None:
+            if n.op.kind is VIEW and n.inputs[0] is not None:
                 reads[n.inputs[0]] = reads.get(n.inputs[0], 0) + reads.get(n, 0)
         return reads
 
@@ -169,10 +197,11 @@ class Builder:
     def reuse(self, n: Node, spec: Spec, xs: list[Value | None], reads: int) -> Value | None:
         """Return the memory of an operand without later reads if the op may write its result there, else None."""
         for i, x in enumerate(xs):
-            if x is None or not self.backend.overwrites(n.op, dict(n.attrs), i):
+            if x is None or x.spec.shape != spec.shape or not self.is_free(n, x):
                 continue
-            same = x.spec.shape == spec.shape and x.spec.dtype.nbytes == spec.dtype.nbytes and _is_contiguous(x)
-            if same and self.is_free(n, x) and not self._is_read_elsewhere(n, x, xs, i):
+            same = x.spec.dtype.nbytes == spec.dtype.nbytes and _is_contiguous(x)
+            may = same and self.backend.overwrites(n.op, dict(n.attrs), i)
+            if may and not self._is_read_elsewhere(n, x, xs, i):
                 x.memory.pending = reads
                 return Value(x.memory, spec, x.layout)
         return None
@@ -205,11 +234,11 @@ class Builder:
             r.value.memory.last = len(self.calls)
         self._own_results(results)
         arena = [m for m in self.blocks if m.where == "arena"]
-        planned = plan([Block(m.nbytes, m.first, max(m.first, m.last)) for m in arena])
+        planned = plan([Block(m.nbytes, m.first, max(m.first, m.last)) for m in arena], shared=self.shares)
         for m, offset in zip(arena, planned.offsets, strict=True):
             m.index = offset
         calls = [self._read_next(c) for c in self.calls]
-        return Steps(calls, results, planned, arena, bytes(self.constants), self.nodes)
+        return Steps(calls, results, planned, arena, bytes(self.constants), self.nodes, self.python)
 
     def _own_results(self, results: list[Result]) -> None:
         """Move returned values from the arena to memory of the caller's own."""
@@ -219,14 +248,14 @@ class Builder:
                 self.results += 1
 
     def _value(self, n: Node) -> tuple[Value, ...]:
-        attrs = dict(n.attrs)
-        if n.op is ops.const:
+        attrs, op = dict(n.attrs), n.op
+        if op is ops.const:
             return (self._constant(n.spec, attrs["value"]),)
-        if n.op is ops.item and n.inputs[0] is not None:
+        if op is ops.item and n.inputs[0] is not None:
             return (self.values[n.inputs[0]][attrs["index"]],)
-        if n.op.kind is Kind.VIEW:
+        if op.kind is VIEW:
             return (self._view(n, attrs),)
-        special = _SPECIAL.get(n.op)
+        special = _SPECIAL.get(op)
         if special is not None:
             return (special(self, n, attrs),)
         return self._call(n, attrs)
@@ -252,7 +281,7 @@ class Builder:
             self.call(ops.copy, {}, [x], (copied,), n)
             x, seen = copied, n.op.view(copied.layout, **attrs)
             assert seen is not None
-        return Value(x.memory, Spec(seen.shape, x.spec.dtype), seen)
+        return Value(x.memory, n.spec, seen)
 
     def read(self, x: Value | None, times: int = 1) -> None:
         if x is not None:
@@ -260,13 +289,15 @@ class Builder:
 
     def _call(self, n: Node, attrs: dict[str, Any]) -> tuple[Value, ...]:
         attrs.pop("device", None)
-        xs = [None if i is None else self.values[i][0] for i in n.inputs]
+        values = self.values
+        xs = [None if i is None else values[i][0] for i in n.inputs]
         for x in xs:
-            self.read(x)
+            if x is not None:
+                x.memory.pending -= 1
         specs = outputs(n.spec)
         if n.op is ops.empty:
             return (self.new(specs[0], self.reads.get(n, 0)),)
-        if n.op.kind is Kind.SOURCE:
+        if n.op.kind is SOURCE:
             attrs["dtype"] = specs[0].dtype
         reads = self._reads_of(n, len(specs))
         placed = self.reuse(n, specs[0], xs, reads[0]) if len(specs) == 1 else None
@@ -285,15 +316,28 @@ class Builder:
 
     def call(self, op: Op, attrs: dict[str, Any], xs: list[Value | None], outs: tuple[Value, ...], node: Node) -> None:
         """Record one kernel call."""
-        specs = tuple(None if x is None else x.spec for x in xs)
-        selected = self.backend.native_call(op, specs, attrs, tuple(None if x is None else x.layout for x in xs))
+        specs = tuple([None if x is None else x.spec for x in xs])
+        layouts = tuple([None if x is None else x.layout for x in xs])
+        selected = self.backend.native_call(op, specs, attrs, layouts)
         if isinstance(selected, str):
-            raise UnableError(selected)
+            self.python[len(self.calls)] = selected
+            selected = self._python_kernel(op, specs, attrs, layouts), dict(attrs)
         for v in (*xs, *outs):
             if v is not None:
                 v.memory.last = len(self.calls)
         kernel, kernel_attrs = selected
         self.calls.append(Call(kernel, kernel_attrs, tuple(xs), outs, node, op, attrs))
+
+    def _python_kernel(
+        self, op: Op, specs: Specs, attrs: dict[str, Any], layouts: tuple[Layout | None, ...]
+    ) -> PythonKernel:
+        """Return the kernel of an op that has no native one: it is called from Python between native steps."""
+        kernel = self.backend.choose(op, specs, attrs, layouts)
+        if kernel is None and op.lower is not None:
+            kernel = Kernel("lowered", partial(_run_lowered, op, self.backend.device, specs))
+        if kernel is None:
+            raise UnableError(self.python[len(self.calls)])
+        return PythonKernel(self.backend, op, kernel)
 
     def _read_next(self, c: Call) -> Call:
         """Mark a fused call whose results other calls read: they should stay in the CPU cache."""
@@ -372,10 +416,13 @@ def _join(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
         b.read(x)
     to = b.new(n.spec, b.reads.get(n, 0))
     axis = attrs["axis"]
-    if n.op is ops.concat and axis is None:
-        raise UnableError("concat(axis=None)")
-    axis %= len(n.spec.shape)
     position = 0
+    if axis is None:  # each input is one part of the flat result, in which it keeps its shape
+        for x in xs:
+            b.copy_to(x, b.part(to, Layout(x.spec.shape, contiguous_strides(x.spec.shape), position)), n)
+            position += x.spec.size
+        return to
+    axis %= len(n.spec.shape)
     for x in xs:
         size = x.spec.shape[axis] if n.op is ops.concat else 1
         key: list[Any] = [(0, s, 1) for s in n.spec.shape]
@@ -383,6 +430,11 @@ def _join(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
         b.copy_to(x, b.part(to, basic_index(to.layout, tuple(key))), n)
         position += size
     return to
+
+
+def _run_lowered(op: Op, device: Device, specs: Specs, *ins: Any, out: Any, **attrs: Any) -> None:
+    """Run an op without a kernel by the ops it lowers to."""
+    lowered(op, device, op.decide(specs, attrs), ins, attrs, out)
 
 
 _SPECIAL = {ops.update: _update, ops.concat: _join, ops.stack: _join}
@@ -411,25 +463,29 @@ def native_program(
     bases = {"arena": 0, "constant": 1, "argument": 2, "captured": 2 + len(graph.inputs)}
     bases["result"] = bases["captured"] + len(captured)
     numbers: dict[Any, int] = {}
+    seen: dict[int, int] = {id(None): -1}  # by id() of a value: most are read where they were written, by one object
     operands: list[Any] = []
 
-    def operand(v: Value | None) -> int:
-        if v is None:
-            return -1
-        key = (id(v.memory), v.spec.dtype, v.layout)
+    def operand(v: Value) -> int:
+        key = (id(v.memory), v.spec.dtype.name, v.layout)
         if key not in numbers:
             m, t, layout = v.memory, v.spec.dtype, _layout_of(v)
             inner = layout.offset // (t.rows * t.block) * t.nbytes
-            base = bases[m.where] + (m.index if m.where in ("argument", "captured", "result") else 0)
-            offset = inner + (m.index if m.where in ("arena", "constant") else 0)
+            is_inside = m.where in ("arena", "constant")
+            base, offset = (bases[m.where], inner + m.index) if is_inside else (bases[m.where] + m.index, inner)
             numbers[key] = len(operands)
             operands.append((base, offset, t, layout.shape, layout.strides))
-        return numbers[key]
+        seen[id(v)] = number = numbers[key]
+        return number
 
-    calls = [
-        (c.kernel, c.attrs, tuple(operand(x) for x in c.inputs), tuple(operand(o) for o in c.outputs))
-        for c in steps.calls
-    ]
+    def numbered(values: tuple[Value | None, ...]) -> tuple[int, ...]:
+        numbers = []
+        for v in values:
+            number = seen.get(id(v))
+            numbers.append(operand(v) if number is None and v is not None else number)
+        return tuple(numbers)  # type: ignore[arg-type]
+
+    calls = [(c.kernel, c.attrs, numbered(c.inputs), numbered(c.outputs)) for c in steps.calls]
     donated = {i for i, _ in graph.writes}
     args = [(n.spec.dtype, n.spec.shape, layouts[i].strides, i in donated) for i, n in enumerate(graph.inputs)]
     results = _results(steps, graph, bases)
@@ -462,9 +518,17 @@ def _results(steps: Steps, graph: Graph, bases: dict[str, int]) -> list[Any]:
     return out
 
 
-def build(graph: Graph, backend: Backend, layouts: tuple[Layout, ...]) -> Steps:
-    """Lower a graph for arguments of these layouts; raise UnableError if a node has no native kernel."""
+def build(graph: Graph, backend: Backend, layouts: tuple[Layout, ...], disabled: frozenset[str] = frozenset()) -> Steps:
+    """Lower a graph for arguments of these layouts; raise UnableError if there is no native library, or no kernel of an op.
+
+    `disabled`: passes that are left out, of "order", "place" and "native".
+    """
+    if "native" in disabled:
+        raise UnableError("the pass native is disabled")
     able = backend.native_call(ops.copy, (Spec((1,)),), {}, (contiguous((1,)),))
     if isinstance(able, str):
         raise UnableError(able)
-    return Builder(graph, backend, layouts).run()
+    unknown = sorted({str(s.dtype) for n in graph.order() for s in outputs(n.spec) if s.dtype.code < 0})
+    if unknown:
+        raise UnableError(f"native programs do not store {' or '.join(unknown)}")
+    return Builder(graph, backend, layouts, disabled).run()

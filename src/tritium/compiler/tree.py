@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium.buffer import Caller, Row
+from tritium import buffer
+from tritium.buffer import BoundCaller, Caller, Row
 from tritium.dtype import DType
 from tritium.errors import ArgumentError
+from tritium.graph.number import KINDS, Number
+from tritium.interop import is_foreign
 from tritium.op import exact
 from tritium.tensor import Tensor
 
@@ -80,7 +83,7 @@ def flatten(value: Any, leaves: list[Any]) -> Tree:
 
 
 def _flatten(value: Any, leaves: list[Any]) -> Tree:
-    if isinstance(value, (Tensor, np.ndarray)):
+    if isinstance(value, (Tensor, np.ndarray)) or is_foreign(value):
         leaves.append(value)
         return Leaf(len(leaves) - 1)
     if isinstance(value, Instance):
@@ -126,6 +129,11 @@ def _weak_key(value: Any) -> Identity | None:
         return None
 
 
+def weak(value: Any) -> Identity | None:
+    """Return a weak reference to an object; None for a plain value, or one that allows none."""
+    return None if isinstance(value, (*SIMPLE, *OPAQUE)) else _weak_key(value)
+
+
 def objects(tree: Tree) -> Iterator[Any]:
     """Yield the values of a tree that its key refers to weakly."""
     if isinstance(tree, Static) and isinstance(tree.key, Identity):
@@ -142,6 +150,51 @@ def key(tree: Tree) -> Any:
     if isinstance(tree, Static):
         return tree.key
     return (tree.key, *(key(c) for c in tree.children))
+
+
+def numbers(tree: Tree) -> list[Any]:
+    """Return the Python numbers of a tree, in order: those that a program could take as arguments."""
+    if isinstance(tree, Static):
+        return [tree.value] if type(tree.value) in KINDS else []
+    return [] if isinstance(tree, Leaf) else [x for c in tree.children for x in numbers(c)]
+
+
+def with_numbers(tree: Tree, values: Mapping[int, Any], position: int = 0) -> Tree:
+    """Return the tree with other values in place of the numbers at these positions; the key has only their types."""
+    if not values or isinstance(tree, Leaf):
+        return tree
+    if isinstance(tree, Static):
+        kind = type(tree.value)
+        return Static(values[position], (Number, kind)) if kind in KINDS and position in values else tree
+    children = []
+    for child in tree.children:
+        children.append(with_numbers(child, values, position))
+        position += len(numbers(child))
+    return tree._replace(children=tuple(children))
+
+
+def labels(tree: Tree, prefix: str) -> Iterator[tuple[str, Leaf | Static]]:
+    """Yield the tensors and values of a tree with their names in Python: x, x[0], options['scale'], state.step."""
+    if not isinstance(tree, Branch):
+        yield prefix, tree
+        return
+    fields = getattr(tree.key, "_fields", None)
+    names = tree.key if isinstance(tree.key, tuple) else range(len(tree.children))
+    for i, (name, child) in enumerate(zip(names, tree.children, strict=True)):
+        yield from labels(child, f"{prefix}.{fields[i]}" if fields else f"{prefix}[{name!r}]")
+
+
+def call_labels(call: Tree, parameters: Sequence[str]) -> Iterator[tuple[str, Leaf | Static]]:
+    """Yield the tensors and values of a call, named by the parameters of its function; the last one may be "*rest"."""
+    assert isinstance(call, Branch)
+    args, kwargs = call.children
+    for i, child in enumerate(args.children):
+        name = parameters[min(i, len(parameters) - 1)] if parameters else f"argument {i}"
+        if name.startswith("*"):
+            name = f"{name[1:]}[{i - len(parameters) + 1}]"
+        yield from labels(child, name)
+    for name, child in zip(kwargs.key, kwargs.children, strict=True):
+        yield from labels(child, str(name))
 
 
 def unflatten(tree: Tree, leaves: Any) -> Any:
@@ -188,13 +241,14 @@ class Expected(NamedTuple):
     value: Any
 
     def is_met(self, value: Any) -> bool:
-        expected = self.value() if isinstance(self.value, Identity) else self.value
-        return value is expected or (isinstance(value, SIMPLE) and exact(value) == exact(expected))
+        if isinstance(self.value, Identity):
+            return value is not None and value is self.value()  # None: the object has ended
+        return value is self.value or (isinstance(value, SIMPLE) and exact(value) == exact(self.value))
 
 
 def owner(fn: Any) -> list[Any]:
     """Return the object whose attributes a bound method or a callable object reads; none for a function."""
-    if isinstance(fn, MethodType):
+    if isinstance(fn, (MethodType, BoundCaller)):
         return [fn.__self__]
     return [] if isinstance(fn, OPAQUE) or not hasattr(fn, "__dict__") else [fn]
 
@@ -233,6 +287,58 @@ def holds(root: Any, checks: Guards) -> bool:
         if not (expected.is_met(value) if isinstance(expected, Expected) else holds(value, expected)):
             return False
     return True
+
+
+def guarded(program: Any, roots: list[Any], checks: tuple[Guards, ...], forget: Callable[[int], None]) -> Any:
+    """Return a native callable that runs a program while `holds` is True for every root, and else returns None.
+
+    It keeps no root alive; `forget` is called with the id of one that ends. None: there is no native library, or a root
+    allows no weak references.
+    """
+    if buffer.native is None:
+        return None
+    listed: list[tuple[str, int, Any, Any]] = []
+    for root, guards_of_root in zip(roots, checks, strict=True):
+        weak = _weak_reference(root, forget)
+        if weak is None:
+            return None
+        listed.append(("root", -1, weak, None))
+        _list_checks(root, guards_of_root, listed)
+    return buffer.native.Guarded(program, tuple(listed))
+
+
+def _weak_reference(value: Any, forget: Callable[[int], None]) -> weakref.ref[Any] | None:
+    number = id(value)
+    try:
+        return weakref.ref(value, lambda _: forget(number))
+    except TypeError:
+        return None
+
+
+def _list_checks(value: Any, checks: Guards, listed: list[tuple[str, int, Any, Any]]) -> None:
+    """Append the checks of a value, each with the number of the one that it begins at."""
+    parent = len(listed) - 1
+    for (how, name), expected in checks.items():
+        kind = "slot" if how == "attribute" and name in _slots(_kind(value)) else how
+        is_last = isinstance(expected, Expected)
+        listed.append((kind, parent, name, (expected.value,) if is_last else None))
+        if not is_last:
+            _list_checks(_part(value, how, name), expected, listed)
+
+
+def changed(root: Any, checks: Guards, prefix: str) -> str:
+    """Return the attribute or item that is no longer as a traced function read it; "" if all are."""
+    for (how, name), expected in checks.items():
+        value = _part(root, how, name)
+        label = (
+            f"{prefix}.{name}" if how == "attribute" else f"{prefix}[{name!r}]" if how == "item" else f"len({prefix})"
+        )
+        if isinstance(expected, Expected):
+            if not expected.is_met(value):
+                return label
+        elif inner := changed(value, expected, label):
+            return inner
+    return ""
 
 
 def _part(value: Any, how: str, name: Any) -> Any:
@@ -327,3 +433,57 @@ def _names_read(fn: Any, kinds: set[type]) -> set[str]:
         waiting += [m for name in loaded for m in methods.get(name, ())]
         waiting += [f for name in code.co_names if isinstance(f := known.get(name), FunctionType)]
     return names
+
+
+# ---- names of captured tensors
+
+
+def captured_names(fn: Any, objects: Mapping[str, Any], tensors: Iterable[int]) -> dict[int, str]:
+    """Return by id() the names under which a function reaches tensors: variables, and attributes of objects and arguments."""
+    searched = set(tensors)
+    names: dict[int, str] = {}
+    roots = dict(objects)
+    for function in _functions(fn):
+        roots |= {k: v for k, v in _variables(function).items() if k not in roots}
+    for label, root in roots.items():
+        for node in _nodes(root) if len(names) < len(searched) else ():
+            if id(node.value) in searched and id(node.value) not in names:
+                names[id(node.value)] = _path(node, label)
+    return names
+
+
+def _functions(fn: Any) -> Iterator[Any]:
+    """Yield a function and the functions it may call, by their names or as free variables: first those that are near."""
+    waiting, seen = deque([fn]), set[int]()
+    while waiting:
+        current = waiting.popleft()
+        for wrapper in ("func", "fn", "__func__", "__wrapped__"):
+            current = getattr(current, wrapper, current)
+        if id(current) in seen or getattr(current, "__code__", None) is None:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [v for v in _variables(current).values() if isinstance(v, (FunctionType, Caller))]
+
+
+def _variables(fn: Any) -> dict[str, Any]:
+    """Return the free variables of a function, and the globals that it names."""
+    variables = {}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            variables[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    codes = [fn.__code__, *(c for c in fn.__code__.co_consts if isinstance(c, CodeType))]
+    known = fn.__globals__
+    return variables | {n: known[n] for code in codes for n in code.co_names if n in known and n not in variables}
+
+
+def _path(node: Node, root: str) -> str:
+    steps = []
+    last: Node | None = node
+    while last is not None and last.parent is not None:
+        how, name = last.step
+        steps.append(f".{name}" if how == "attribute" else f"[{name!r}]")
+        last = last.parent
+    return root + "".join(reversed(steps))

@@ -316,6 +316,18 @@ def batch_matmul(w: Writer, call: Call) -> Node:
     return w.reshape(w.emit_like(call, left, right), *call.spec.shape)
 
 
+@rule_for(ops.factorize)
+def batch_factorize(w: Writer, call: Call) -> Node:
+    """Batch a factorisation: it takes stacks of matrices. A vector that is solved for becomes a column."""
+    if len(call.xs) == 1:
+        return batch_leading(w, call)
+    a, b = operand(call, 0), operand(call, 1)
+    columns = w.emit(ops.expand_dims, b.node, axis=-1) if b.ndim == 1 else b.node
+    ndim = max(a.ndim, b.ndim, 2)
+    right = w.align(b._replace(node=columns, spec=Spec((1,) * max(b.ndim, 2))), ndim)
+    return w.reshape(w.emit_like(call, w.align(a, ndim), right), *call.spec.shape)
+
+
 # ---- moving elements
 
 

@@ -10,21 +10,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from threading import get_ident
+from typing import Any, ClassVar, NamedTuple
 
-from tritium import backends, dtype as dt, ops
+from tritium import backends, dtype as dt, ops, recording
+from tritium.arguments import checked, checked_except
+from tritium.buffer import native
 from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
-from tritium.errors import ArgumentError, TraceError, checked, checked_except
+from tritium.errors import ArgumentError, TraceError, shown
 from tritium.fragment import spec_text, value_text
 from tritium.garbage import no_collections
+from tritium.graph.number import Number
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
 
+# Members by names of their own: Python 3.11 takes ten times as long to read one from its enum.
+VIEW, SOURCE, DYNAMIC = Kind.VIEW, Kind.SOURCE, Kind.DYNAMIC
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+
+@dataclass(eq=False, slots=True, repr=False)
 class Node:
-    """One call: its op, input nodes and attributes, and the spec of its result."""
+    """One call: its op, input nodes and attributes, and the spec of its result. Never changed: equal calls share it."""
+
+    # Not frozen: a frozen dataclass takes three times as long to make, and a long graph has many nodes.
 
     op: Op
     inputs: tuple[Node | None, ...]
@@ -36,29 +45,29 @@ class Node:
         return f"<node {self.op.name}: {spec_text(self.spec)}>"
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Cell:
     """A storage that does not exist yet: the node that computes its current contents. A write replaces the node."""
 
     node: Node
-    nbytes: int  # of the storage
+    nbytes: int | None  # of the storage; None: those of the node
     owner: str  # "made" inside the traced function, "donated" to it, "argument" or "captured" from outside
     trace: Trace
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Traced:
     """The storage of a traced tensor: a cell and the chain of views of it, evaluated at each use."""
 
     cell: Cell
     chain: tuple[tuple[Op, tuple[tuple[str, Any], ...]], ...] = ()
-    device: None = None
+    device: ClassVar[None] = None
 
     @property
     def remedy(self) -> str:
         """Return advice for an error message: what to do to get at a value."""
         if hasattr(self.cell.trace, "materialize"):
-            return "call materialize() on it first"
+            return "it is lazy: call materialize() first, which has its own memory"
         return "do this outside the traced function, or use where(…) to choose by value"
 
     def clone(self) -> Traced:
@@ -67,7 +76,8 @@ class Traced:
 
     @property
     def nbytes(self) -> int:
-        return self.cell.nbytes
+        nbytes: int = self.cell.node.spec.nbytes if self.cell.nbytes is None else self.cell.nbytes
+        return nbytes
 
 
 class Trace:
@@ -79,19 +89,30 @@ class Trace:
         self.captured: dict[Node, Tensor] = {}
         self.lowest = 0  # index of the last captured tensor: -1, -2, …
         self._cells: dict[int, Cell] = {}  # by id() of the captured tensor
+        self._computed: dict[Node, Node] = {}  # from the node of a lazy tensor to its value, which is captured
+        self.scopes: dict[Node, str] = {}  # of nodes that were recorded inside `scope`: their names, outer first
+        self.open_scopes: list[str] = []
 
     def node(self, op: Op, inputs: tuple[Node | None, ...], spec: Any, attrs: dict[str, Any]) -> Node:
-        frozen = tuple(attrs.items())
-        attrs_key = exact(frozen)
-        key = (op, inputs, attrs_key, spec)
+        return self._intern(op, inputs, spec, tuple(attrs.items()))
+
+    def _intern(self, op: Op, inputs: tuple[Node | None, ...], spec: Any, frozen: tuple[tuple[str, Any], ...]) -> Node:
+        """Return the node of a call; equal calls share one."""
+        attrs_key = exact(frozen) if frozen else ()
+        key: tuple[Any, ...] = (op, inputs, attrs_key)  # which decide the spec of nearly all calls
         node = self.nodes.get(key)
+        if node is not None and node.spec != spec:
+            key = (op, inputs, attrs_key, spec)
+            node = self.nodes.get(key)
         if node is None:
             node = self.nodes[key] = Node(op, inputs, frozen, spec, attrs_key)
+            if self.open_scopes:
+                self.scopes[node] = "/".join(self.open_scopes)
         return node
 
     def tensor(self, node: Node, owner: str = "made") -> Tensor:
         spec = node.spec
-        return Tensor(Traced(Cell(node, spec.nbytes, owner, self)), spec.dtype, spec.shape, spec.strides, 0)
+        return Tensor(Traced(Cell(node, None, owner, self)), spec.dtype, spec.shape, spec.strides, 0)
 
     def argument(self, index: int, like: Spec | Tensor) -> Tensor:
         """Return the tensor of an argument. Strides of a tensor `like` are kept: they decide whether a view is a copy."""
@@ -116,6 +137,11 @@ class Trace:
     def read(self, x: Tensor) -> Node:
         """Return the node of a tensor: its cell's current contents through its views. A real tensor becomes an input."""
         storage = x.storage
+        if type(storage) is Traced and storage.cell.trace is self:
+            node = storage.cell.node
+            for op, frozen in storage.chain:
+                node = self._intern(op, (node,), op.decide((node.spec,), dict(frozen)).out, frozen)
+            return node
         if not isinstance(storage, Traced):
             cell = self._cells.get(id(x))
             if cell is None:
@@ -124,31 +150,45 @@ class Trace:
                 self.captured[node] = x
                 cell = self._cells[id(x)] = Cell(node, x.nbytes, "captured", self)
             return cell.node
-        if storage.cell.trace is not self:
-            raise TraceError(
-                f"A traced tensor {x.spec} of another trace was used here; it has no value outside its own function. "
-                f"Pass it as an argument instead."
-            )
-        node = storage.cell.node
-        for op, attrs in storage.chain:
-            spec = op.decide((node.spec,), dict(attrs)).out
-            node = self.node(op, (node,), spec, dict(attrs))
-        return node
+        if x._is_lazy:
+            return self._read_computed(x)
+        raise TraceError(
+            f"A traced tensor {x.spec} of another trace was used here; it has no value outside its own function. "
+            f"Pass it as an argument instead."
+        )
+
+    def _read_computed(self, x: Tensor) -> Node:
+        """Return the node of a lazy tensor of another trace: its value is captured."""
+        node = x.storage.cell.trace.read(x)
+        if node not in self._computed:
+            value = x.materialize()
+            self.lowest -= 1
+            self._computed[node] = self.placeholder(self.lowest, value.spec)
+            self.captured[self._computed[node]] = value
+        return self._computed[node]
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
-        inputs = tuple(x if isinstance(x, Tensor) else lift(x, op, i) for i, x in enumerate(inputs))
-        specs = tuple(spec_of(x) for x in inputs)
-        decision = op.decide(specs, attrs)
-        if op.kind is Kind.DYNAMIC:
+        specs = []
+        for x in inputs:
+            if not isinstance(x, Tensor):
+                inputs = tuple([x if isinstance(x, Tensor) else lift(x, op, i, inputs) for i, x in enumerate(inputs)])
+                specs = [_spec_of(x) for x in inputs]
+                break
+            specs.append(_spec_of(x))
+        decision = op.decide(tuple(specs), attrs)
+        if op.kind is DYNAMIC:
             raise TraceError(
                 f"{op.name} of {specs[0]}: the size of the result depends on values, which are not known while the graph is "
                 f"traced. Use where(…) with a mask, or call {op.name} outside the traced function."
             )
-        if op.kind is Kind.VIEW and isinstance(inputs[0], Tensor):
+        if op.kind is VIEW and isinstance(inputs[0], Tensor):
             return self._view(op, inputs[0], attrs, decision.out)
-        nodes = tuple(self._operand(x, s) for x, s in zip(inputs, decision.inputs, strict=True))
-        attrs = {k: v for k, v in attrs.items() if k != "device" or v is not None}
-        node = self.node(op, nodes, decision.out, attrs)
+        nodes = []
+        for x, spec in zip(inputs, decision.inputs, strict=True):
+            nodes.append(self._operand(x, spec))
+        if "device" in attrs and attrs["device"] is None:
+            attrs = {k: v for k, v in attrs.items() if k != "device"}
+        node = self._intern(op, tuple(nodes), decision.out, tuple(attrs.items()) if attrs else ())
         if out is not None:
             check_count(op, decision.out, out)
         if not isinstance(decision.out, Spec):
@@ -156,15 +196,22 @@ class Trace:
             return tuple(self.tensor(p) if out is None else self.write(out[i], p, op) for i, p in enumerate(parts))
         return self.tensor(node) if out is None else self.write(out, node, op)
 
+    def close(self) -> None:
+        """Forget calls and cells, which refer to the trace: else it lives until the next search for garbage, which takes long."""
+        self.nodes, self._cells, self._computed = {}, {}, {}
+
     def _operand(self, x: Any, spec: Spec | None) -> Node | None:
         if x is None or spec is None:
             return None
-        if not isinstance(x, Tensor):
-            x = bool(x) if spec.dtype is dt.bool_ else x
-            dt.check_fits(x, spec.dtype)
-            return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
-        node = self.read(x)
-        return self.cast(node, spec.dtype)
+        if isinstance(x, Tensor):
+            node = self.read(x)
+            return node if node.spec.dtype is spec.dtype else self.cast(node, spec.dtype)
+        if type(x) is Number and spec.dtype is not dt.bool_:
+            dt.check_fits(x.traced, spec.dtype)
+            return self.placeholder(x.numbers.index(x, spec.dtype), Spec((), spec.dtype))
+        x = bool(x) if spec.dtype is dt.bool_ else x
+        dt.check_fits(x, spec.dtype)
+        return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
 
     def cast(self, node: Node, kind: dt.DType) -> Node:
         if node.spec.dtype is kind:
@@ -174,10 +221,10 @@ class Trace:
     def _view(self, op: Op, x: Tensor, attrs: dict[str, Any], spec: Spec) -> Tensor:
         assert op.view is not None
         seen = op.view(x.layout, **attrs)
-        frozen = tuple(attrs.items())
-        if seen is None or not isinstance(x.storage, Traced):  # a copy in eager, or a view of memory from outside
+        storage = x.storage
+        if seen is None or not isinstance(storage, Traced):  # a copy in eager, or a view of memory from outside
             return self.tensor(self.node(op, (self.read(x),), spec, attrs), "made" if seen is None else "captured")
-        return Tensor(Traced(x.storage.cell, (*x.storage.chain, (op, frozen))), x.dtype, *seen)
+        return Tensor(Traced(storage.cell, (*storage.chain, (op, tuple(attrs.items())))), x.dtype, *seen)
 
     def write(self, out: Tensor, node: Node, op: Op) -> Tensor:
         """Replace the contents of a cell: all of it, or the part that a view selects."""
@@ -204,11 +251,22 @@ class Trace:
         return out
 
 
+def _spec_of(x: Any) -> Spec | None:
+    """Return the spec of an operand: that of its node, if it is a traced tensor without views."""
+    if isinstance(x, Tensor) and type(storage := x.storage) is Traced and not storage.chain:
+        spec: Spec = storage.cell.node.spec
+        return spec
+    return spec_of(x)
+
+
 def _describe(storage: Any) -> str:
     """Return the kind of tensor a storage belongs to, for an error message."""
     if not isinstance(storage, Traced):
         return "a tensor from outside"
     return "an argument" if storage.cell.owner == "argument" else f"a tensor that was {storage.cell.owner}"
+
+
+MOST_DRAWN = 200  # nodes of a graph that a notebook draws
 
 
 class Joined(NamedTuple):
@@ -218,15 +276,98 @@ class Joined(NamedTuple):
     call: Callable[[dict[Node, Any]], dict[Node, Any]]  # from the values computed so far to those that other nodes read
 
 
-class Graph(NamedTuple):
-    """A traced function: its inputs, its outputs, and the tensors it captured."""
+class Names(Mapping[Node, str]):
+    """The names of nodes, found when they are first read: a search for captured tensors takes time that few calls need."""
 
+    def __init__(self, find: Callable[[], dict[Node, str]], has_scopes: bool) -> None:
+        self._find: Callable[[], dict[Node, str]] | None = find
+        self.has_scopes = has_scopes  # so that any node may have a name, not only inputs and readers of weights
+        self._names: dict[Node, str] = {}
+
+    def _all(self) -> dict[Node, str]:
+        if (find := self._find) is not None:
+            self._names, self._find = find(), None
+        return self._names
+
+    def __getitem__(self, node: Node) -> str:
+        return self._all()[node]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+class Where:
+    """The name of a node as a text that is found when it is first needed."""
+
+    __slots__ = ("names", "node")
+
+    def __init__(self, names: Mapping[Node, str], node: Node) -> None:
+        self.names, self.node = names, node
+
+    def __str__(self) -> str:
+        return self.names.get(self.node, "")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (str, Where)) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+NO_NAMES: Mapping[Node, str] = {}
+
+
+def plain_order(roots: tuple[Node, ...], known: frozenset[Node]) -> list[Node]:
+    """Return every node the roots need, inputs first; known nodes need nothing."""
+    done: dict[Node | None, None] = {None: None}  # an operand that was left out needs nothing
+    stack: list[Node | None] = list(reversed(roots))
+    while stack:
+        node = stack[-1]
+        if node is not None and node not in done:
+            ready = len(stack)
+            if node not in known:
+                for i in node.inputs[::-1]:
+                    if i not in done:
+                        stack.append(i)
+            if len(stack) > ready:
+                continue
+            done[node] = None
+        stack.pop()
+    del done[None]
+    return list(done)  # type: ignore[arg-type]
+
+
+_order: Callable[[tuple[Node, ...], frozenset[Node]], list[Node]] = (
+    plain_order if native is None else native.order_nodes
+)
+
+
+class _Parts(NamedTuple):
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     captured: dict[Node, Tensor]
     single: bool  # the function returned one tensor, not a tuple
     writes: tuple[tuple[int, Node], ...] = ()  # index of a donated argument, and its final value
     returned: tuple[int | None, ...] = ()  # for each output: the index of the donated argument that it is, or None
+    names: Mapping[Node, str] = NO_NAMES  # of arguments, captured tensors and nodes, as the function has them
+
+
+class Graph(_Parts):
+    """A traced function: its inputs, its outputs, and the tensors it captured."""
+
+    _nodes: tuple[Node, ...] | None = None  # in order: several passes read it
+
+    def _replace(self, /, **parts: Any) -> Graph:
+        """Return the graph with other parts; it has the same nodes if the roots are the same."""
+        graph = Graph(*map(parts.pop, self._fields, self))
+        if parts:
+            raise TypeError(f"Graph has no {', '.join(parts)}; its parts are {', '.join(self._fields)}.")
+        if graph.outputs is self.outputs and graph.writes is self.writes:
+            graph._nodes = self._nodes
+        return graph
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -236,22 +377,17 @@ class Graph(NamedTuple):
     @checked
     def order(self, known: frozenset[Node] = frozenset()) -> list[Node]:
         """Return every node the roots need, inputs first. Nodes that only `known` nodes need are left out."""
-        done: dict[Node, None] = {}
-        stack = [(n, False) for n in reversed(self.roots)]
-        while stack:
-            node, ready = stack.pop()
-            if node in done:
-                continue
-            if ready or node in known:
-                done[node] = None
-            else:
-                stack += [(node, True), *((i, False) for i in reversed(node.inputs) if i is not None)]
-        return list(done)
+        if not known and self._nodes is not None:
+            return list(self._nodes)
+        nodes = _order(self.roots, known)
+        if not known:
+            self._nodes = tuple(nodes)
+        return nodes
 
     @checked
     def calls(self) -> list[Node]:
         """Return the nodes of `order` that run a kernel: no sources and no views."""
-        return [n for n in self.order() if n.op.kind not in (Kind.VIEW, Kind.SOURCE)]
+        return [n for n in self.order() if n.op.kind not in (VIEW, SOURCE)]
 
     def __call__(self, *args: Tensor) -> Any:
         """Run the nodes one after another on real tensors."""
@@ -368,7 +504,8 @@ class Graph(NamedTuple):
 
     @checked
     def text(self, names: Mapping[Node, str] | None = None) -> str:
-        """Return one line per node, unused inputs last, with `names` as comments. `graph.text.parse` reads it back."""
+        """Return one line per node, unused inputs last, with names as comments. `graph.text.parse` reads it back."""
+        names = self.names if names is None else names
         order = dict.fromkeys((*self.order(), *self.inputs, *self.captured))
         number = {node: f"%{i}" for i, node in enumerate(order)}
         lines = []
@@ -387,6 +524,9 @@ class Graph(NamedTuple):
         picture: str = _method("svg")(self)
         return picture
 
+    def _repr_svg_(self) -> str | None:
+        return self.svg() if len(self.order()) <= MOST_DRAWN else None  # a notebook shows the text of larger ones
+
 
 methods: dict[str, Callable[[Graph], Any]] = {}  # implemented in modules that import this one; each registers its own
 
@@ -401,7 +541,7 @@ def _has_live_view(base: Node, env: Mapping[Node, Any], left: Mapping[Node, int]
     """Return True if a later node reads a view of this node, direct or through other views."""
 
     def root(n: Node) -> Node:
-        while n.op.kind is Kind.VIEW and n.inputs[0] is not None:
+        while n.op.kind is VIEW and n.inputs[0] is not None:
             n = n.inputs[0]
         return n
 
@@ -415,7 +555,7 @@ def run_node(node: Node, xs: list[Any], device: Any, out: Any = None) -> Any:
         return constant(attrs["value"], attrs["dtype"], device or backends.device(None))
     if node.op is ops.item:
         return xs[0][attrs["index"]]
-    if node.op.kind is Kind.SOURCE and device is not None:
+    if node.op.kind is SOURCE and device is not None:
         attrs.setdefault("device", device)
     return EAGER.emit(node.op, tuple(xs), attrs, out, None)
 
@@ -424,10 +564,17 @@ def run_node(node: Node, xs: list[Any], device: Any, out: Any = None) -> Any:
 def tracing(trace: Trace) -> Iterator[Trace]:
     """Record the calls inside the with block in a trace."""
     token = interpreter.set(trace)
+    thread = get_ident()
+    before = recording.traced.get(thread)
+    recording.traced[thread] = trace.open_scopes
     try:
         yield trace
     finally:
         interpreter.reset(token)
+        if before is None:
+            recording.traced.pop(thread, None)
+        else:
+            recording.traced[thread] = before
 
 
 @checked_except("specs")
@@ -442,7 +589,9 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
     descriptions: list[Spec | Tensor] = []
     for s in specs:
         if not isinstance(s, (Tensor, Spec)):
-            raise ArgumentError(f"trace: {s!r} is not a Spec or a tensor; describe each argument as Spec((2, 3), f32).")
+            raise ArgumentError(
+                f"trace: {shown(s)} is not a Spec or a tensor; describe each argument as Spec((2, 3), f32)."
+            )
         descriptions.append(s if isinstance(s, Tensor) else Spec(ops.size_of(s.shape), dt.dtype(s.dtype)))
     donated = frozenset(donate)
     if not donated <= frozenset(range(len(descriptions))):
@@ -468,7 +617,74 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
         writes = tuple((i, t.read(arguments[i])) for i in changed)
         written = {i: arguments[i] for i, _ in writes}
         same = tuple(next((i for i, a in written.items() if _is_argument(r, a)), None) for r in several)
-        return Graph(inputs, outputs, t.captured, not isinstance(result, tuple), writes, same)
+        t.close()
+        return Graph(inputs, outputs, t.captured, not isinstance(result, tuple), writes, same, t.scopes)
+
+
+def name_nodes(graph: Graph, inputs: Mapping[Node, str]) -> dict[Node, str]:
+    """Return names of all nodes: of inputs as given, of others their scopes and the layer whose weights they read."""
+    names = dict(inputs)
+    for node in graph.order():
+        if node in names or node.op.kind is SOURCE:
+            continue
+        weights = [i for i in node.inputs if i is not None and i.op is ops.given and dict(i.attrs)["index"] < 0]
+        layer = next((p for i in weights if (p := names.get(i, "").rpartition(".")[0])), "")
+        name = "/".join(part for part in (graph.names.get(node, ""), layer) if part)
+        if name:
+            names[node] = name
+    return names
+
+
+def constant_node(value: Any, kind: dt.DType) -> Node:
+    """Return the node of a Python number in a dtype."""
+    attrs = (("value", value), ("dtype", kind))
+    return Node(ops.const, (), attrs, Spec((), kind), exact(attrs))
+
+
+def append_inputs(graph: Graph, specs: Sequence[Spec]) -> Graph:
+    """Return the graph with further inputs of these specs after its own: numbers that became arguments."""
+    first = len(graph.inputs)
+    known = {dict(n.attrs)["index"]: n for n in graph.order() if n.op is ops.given}
+    keys = [tuple({"index": first + i, "spec": spec}.items()) for i, spec in enumerate(specs)]
+    new = [known.get(first + i) or Node(ops.given, (), keys[i], spec, exact(keys[i])) for i, spec in enumerate(specs)]
+    return graph._replace(inputs=(*graph.inputs, *new))
+
+
+def is_same(one: Graph, other: Graph, constants: Mapping[Node, Node]) -> bool:
+    """Return True if two graphs have the same calls; `constants` maps inputs of the first to constants they stand for."""
+    if (one.writes and [i for i, _ in one.writes]) != (other.writes and [i for i, _ in other.writes]):
+        return False
+    if len(one.roots) != len(other.roots) or one.returned != other.returned:
+        return False
+    pairs: dict[Node, Node] = {}
+    waiting = list(zip(one.roots, other.roots, strict=True))
+    while waiting:
+        a, b = waiting.pop()
+        if pairs.get(a) is b:
+            continue
+        if a in pairs or len(a.inputs) != len(b.inputs) or a.spec != b.spec:
+            return False
+        pairs[a] = b
+        if a in one.captured or b in other.captured:
+            if not _is_same_value(one.captured.get(a), other.captured.get(b)):
+                return False
+            continue
+        expected = constants.get(a, a)
+        if expected.op is not b.op or expected.key != b.key:
+            return False
+        for i, k in zip(a.inputs, b.inputs, strict=True):
+            if (i is None) != (k is None):
+                return False
+            if i is not None and k is not None:
+                waiting.append((i, k))
+    return True
+
+
+def _is_same_value(one: Tensor | None, other: Tensor | None) -> bool:
+    """Return True if two captured tensors are one, or equal ones that each trace made for itself."""
+    if one is other or one is None or other is None:
+        return one is other
+    return one.spec == other.spec and one.nbytes <= 1 << 20 and one._host().tobytes() == other._host().tobytes()
 
 
 def _is_argument(result: Tensor, argument: Tensor) -> bool:

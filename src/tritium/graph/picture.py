@@ -60,7 +60,7 @@ def svg(graph: Graph, names: Mapping[Node, str] | None = None, outputs: Sequence
             f"svg: the graph has {len(order)} nodes, more than the {MOST} that can be drawn; draw a part of it: trace one "
             f"layer or one block."
         )
-    boxes, edges = _boxes(graph, order, names or {}, outputs or ())
+    boxes, edges = _boxes(graph, order, graph.names if names is None else names, outputs or ())
     placed = place(boxes, edges, 12 if len(order) > LARGE else 40, _copy)
     return _draw(placed, len(order))
 

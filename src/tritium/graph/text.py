@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from tritium import dtype as dt, ops
@@ -50,11 +51,14 @@ class Reader:
     """The tokens of one line, and the position of the next."""
 
     def __init__(self, line: str, number: int) -> None:
-        self.number, self.position = number, 0
-        self.words = [
-            Word(m.lastgroup, m[m.lastgroup], m.start(m.lastgroup) + 1) for m in _WORD.finditer(line) if m.lastgroup
-        ]
+        self.line, self.number, self.position = line, number, 0
         self.end = Word("end", "", len(line.rstrip()) + 1)
+
+    @cached_property
+    def words(self) -> list[Word]:
+        """Return the tokens, found when they are first read: a line like an earlier one needs none."""
+        matches = _WORD.finditer(self.line)
+        return [Word(m.lastgroup, m[m.lastgroup], m.start(m.lastgroup) + 1) for m in matches if m.lastgroup]
 
     @property
     def next(self) -> Word:
@@ -151,6 +155,15 @@ def _value(r: Reader, specs: tuple[Any, ...], depth: int = 0) -> Any:
     return r.fail("a value")
 
 
+def parse_value(text: str) -> Any:
+    """Return the number, string, dtype, spec, None or tuple of them that `value_text` wrote."""
+    r = Reader(text, 1)
+    value = _value(r, ())
+    if r.next.kind != "end":
+        r.fail("the end of the value")
+    return value
+
+
 def _string(r: Reader) -> str:
     try:
         text: str = ast.literal_eval(r.next.text)  # one quoted word: its escapes, nothing else
@@ -166,6 +179,8 @@ def _named_value(r: Reader, name: str) -> Any:
         return _LITERALS[name]
     if name == "Layout":
         return _layout(r)
+    if name == "complex":
+        return _complex(r)
     if not dt.is_name(name):
         r.fail(f"a value{hint(name, [*dt.names(), *_LITERALS])}")
     after = r.words[r.position + 1] if r.position + 1 < len(r.words) else r.end
@@ -173,6 +188,15 @@ def _named_value(r: Reader, name: str) -> Any:
         return _spec(r)
     r.position += 1
     return dt.dtype(name)
+
+
+def _complex(r: Reader) -> complex:
+    r.position += 1
+    r.mark("(")
+    parts, _ = r.listed(")", lambda: _value(r, ()), "a number")
+    if len(parts) != 2 or not all(isinstance(p, float) for p in parts):
+        r.refuse("a complex number is complex(real, imaginary), given other values")
+    return complex(*parts)
 
 
 def _layout(r: Reader) -> Layout:
@@ -331,33 +355,101 @@ def check_bounds(op: Op, specs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
 # ---- graphs
 
 
-def parse(text: str, captured: Sequence[Tensor] | None = None) -> Graph:
-    """Return the graph of a text. `captured`: the tensors of its lines given(index=-1), given(index=-2), …, in that order."""
-    readers = [Reader(line, i) for i, line in enumerate(text.split("\n"), 1)]
-    readers = [r for r in readers if r.words]
-    defined = {r.words[0].text: r.number for r in reversed(readers) if r.words[0].kind == "value"}
+# A line as str(graph) prints it: a name, what the text claims and the op, the operands, and the rest.
+_FORM = re.compile(
+    r"(?P<name>%[0-9]+)(?P<claim>: [^=]* = [a-z0-9_]+)\((?P<operands>(?:(?:%[0-9]+|none)(?:, |(?=\))))*)(?P<rest>.*)"
+)
+
+
+_INDEX = re.compile(r"index=(?P<number>-?[0-9]{1,9}), spec=(?P<spec>[^()]*)\)")  # the rest of the line of an input
+
+
+class Known(NamedTuple):
+    """A line that was read: a line with the same text but other operands of the same specs is the same call."""
+
+    op: Op
+    attrs: dict[str, Any]
+    spec: Any
+
+
+class Definitions:
+    """The lines that define values, searched when a message needs one."""
+
+    def __init__(self, readers: list[Reader]) -> None:
+        self.readers = readers
+
+    @cached_property
+    def lines(self) -> dict[str, int]:
+        """Return the number of the first line that defines each value."""
+        return {r.words[0].text: r.number for r in reversed(self.readers) if r.words[0].kind == "value"}
+
+
+def _repeat(form: re.Match[str], trace: Trace, nodes: dict[str, Node], known: dict[Any, Known]) -> bool:
+    """Record the node of a line that differs from an earlier one only in its name and operands; False: there is none."""
+    words = form["operands"].rstrip(", ").split(", ") if form["operands"] else []
+    operands = tuple([None if word == "none" else nodes.get(word) for word in words])
+    specs = tuple([None if n is None else n.spec for n in operands])
+    line = known.get((form["claim"], form["rest"], specs))
+    name = form["name"]
+    if line is None or name in nodes or any(n is None and w != "none" for n, w in zip(operands, words, strict=True)):
+        return False
+    nodes[name] = trace.node(line.op, operands, line.spec, line.attrs)
+    return True
+
+
+def _repeat_input(
+    form: re.Match[str], trace: Trace, nodes: dict[str, Node], inputs: dict[int, Node], known: dict[Any, Known]
+) -> bool:
+    """Record an input of a spec that an earlier input has, under another index; False: it is no such line."""
+    line, index = known.get((form["claim"], "given")), _INDEX.fullmatch(form["rest"])
+    if line is None or index is None or form["claim"] != f": {index['spec']} = given":
+        return False
+    number = int(index["number"])
+    if form["operands"] or form["name"] in nodes or number in inputs:
+        return False
+    nodes[form["name"]] = inputs[number] = trace.placeholder(number, line.spec)
+    return True
+
+
+Captured = Sequence[Tensor] | Callable[[list[Spec]], Sequence[Tensor]] | None
+
+
+def parse(text: str, captured: Captured = None) -> Graph:
+    """Return the graph of a text. `captured`: the tensors of its lines given(index=-1), given(index=-2), …, in that order.
+
+    A function in their place is called with their specs once all of the text is read.
+    """
+    lines = enumerate(text.split("\n"), 1)
+    readers = [Reader(line, i) for i, line in lines if line.partition("#")[0].strip()]
+    defined = Definitions(readers)
+    known: dict[Any, Known] = {}
     nodes: dict[str, Node] = {}
     inputs: dict[int, Node] = {}
     writes: dict[int, Node] = {}
     trace = Trace()
     for i, r in enumerate(readers):
+        form = _FORM.fullmatch(r.line)
+        if form is not None and (
+            _repeat(form, trace, nodes, known) or _repeat_input(form, trace, nodes, inputs, known)
+        ):
+            continue
         if r.skip("return"):
             outputs, comma = _results(r, nodes, defined)
             if i + 1 < len(readers):
                 readers[i + 1].fail("nothing after 'return'")
-            return _graph(r, inputs, writes, outputs, len(outputs) == 1 and not comma, captured or ())
+            return _graph(r, inputs, writes, outputs, len(outputs) == 1 and not comma, captured)
         if r.skip("write"):
             index = _int(r, "the number of an argument")
             r.mark("=")
             writes[index] = _find(r, r.take("value", "a value '%n'"), nodes, defined)[0]
         else:
-            _line(r, trace, nodes, inputs, defined)
+            _line(r, trace, nodes, inputs, defined, form, known)
         if r.next.kind != "end":
             r.fail("the end of the line")
     raise FormatError(f"parse: line {text.count(chr(10)) + 1}: expected 'return %n' at the end of the text.")
 
 
-def _results(r: Reader, nodes: dict[str, Node], defined: dict[str, int]) -> tuple[list[Node], bool]:
+def _results(r: Reader, nodes: dict[str, Node], defined: Definitions) -> tuple[list[Node], bool]:
     results: list[Node] = []
     comma = False
     while r.next.kind != "end":
@@ -371,20 +463,23 @@ def _results(r: Reader, nodes: dict[str, Node], defined: dict[str, int]) -> tupl
     return results, comma
 
 
-def _find(r: Reader, word: str, nodes: dict[str, Node], defined: dict[str, int]) -> tuple[Node, Any]:
+def _find(r: Reader, word: str, nodes: dict[str, Node], defined: Definitions) -> tuple[Node, Any]:
     if word not in nodes:
         why = "is never defined"
-        if word in defined:
-            why = f"is used before line {defined[word]}, where it is defined; a graph has no cycles"
+        if word in defined.lines:
+            why = f"is used before line {defined.lines[word]}, where it is defined; a graph has no cycles"
         r.refuse(f"{word} {why}")
     return nodes[word], nodes[word].spec
 
 
-def _line(r: Reader, trace: Trace, nodes: dict[str, Node], inputs: dict[int, Node], defined: dict[str, int]) -> None:
+def _line(
+    r: Reader, trace: Trace, nodes: dict[str, Node], inputs: dict[int, Node], defined: Definitions,
+    form: re.Match[str] | None, known: dict[Any, Known],
+) -> None:  # fmt: skip
     """Read a line such as `%5: f32[2,2] = multiply(%3, %4)` and record its node."""
     name = r.take("value", "a line '%n: spec = op(…)', 'write n = %n' or 'return %n'")
     if name in nodes:
-        r.refuse(f"{name} was defined before, at line {defined[name]}")
+        r.refuse(f"{name} was defined before, at line {defined.lines[name]}")
     r.mark(":")
     claimed = tuple(r.listed(")", lambda: _spec(r), "a spec")[0]) if r.skip("(") else _spec(r)
     r.mark("=")
@@ -401,11 +496,15 @@ def _line(r: Reader, trace: Trace, nodes: dict[str, Node], inputs: dict[int, Nod
     nodes[name] = trace.node(op, operands, spec, attrs)
     if op is ops.given:
         inputs[attrs["index"]] = nodes[name]
+        if form is not None:
+            known[form["claim"], "given"] = Known(op, attrs, spec)
+    elif form is not None:
+        known[form["claim"], form["rest"], specs] = Known(op, attrs, spec)
 
 
 def _graph(
     r: Reader, inputs: dict[int, Node], writes: dict[int, Node], outputs: list[Node], single: bool,
-    captured: Sequence[Tensor],
+    captured: Captured,
 ) -> Graph:  # fmt: skip
     arguments = sorted(i for i in inputs if i >= 0)
     if arguments != list(range(len(arguments))):
@@ -416,6 +515,7 @@ def _graph(
             r.refuse(f"write {i} needs an argument {i} of spec {spec_text(node.spec)}")
     indices = sorted((i for i in inputs if i < 0), reverse=True)
     specs = ", ".join(f"{i}: {inputs[i].spec}" for i in indices)
+    captured = captured([inputs[i].spec for i in indices]) if callable(captured) else captured or ()
     if len(captured) != len(indices):
         raise ArgumentError(
             f"parse: the text has {len(indices)} captured tensors ({specs or 'none'}), {len(captured)} were given; "

@@ -1,0 +1,4 @@
+"""Programs in files: graphs as text, captured tensors as data, the structure of arguments and results.
+
+Knows nothing of how a program is compiled.
+"""
