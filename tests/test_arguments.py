@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,19 +17,19 @@ import numpy as np
 import pytest
 
 import tritium as tt
-from tritium import errors
+from tritium import arguments
+from tritium.arguments import Range, checked, checked_class
 from tritium.errors import (
     ArgumentError,
     BoundsError,
     DeviceError,
     DTypeError,
     ExchangeError,
-    Range,
+    OutOfMemoryError,
     RangeError,
     ShapeError,
     TritiumError,
-    checked,
-    checked_class,
+    ViewError,
     shown,
 )
 from tritium.perf.suites.config import fraction
@@ -52,7 +55,7 @@ def test_wrong_arguments_end_in_errors_of_the_package(tmp_path: Path) -> None:
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: tt.randn((2,), seed="x"), ArgumentError, "randn: seed must be an integer or None, given 'x'"),  # type: ignore[arg-type]
     (lambda: tt.randn((2,), seed=1.5), ArgumentError, "seed must be an integer or None, given 1.5"),  # type: ignore[arg-type]
-    (lambda: tt.ones(3).view("i32"), ArgumentError, r"view: sizes are needed, given the dtype 'i32'.*\.to\('i32'\)"),
+    (lambda: tt.ones(3).view("i64"), ViewError, r"view: f32\[3\] .* cannot be read as i64: .*\.to\('i64'\)"),
     (
         lambda: tt.nn.BitLinear(512, 256),
         ArgumentError,
@@ -104,6 +107,15 @@ def test_what_numpy_takes_is_taken() -> None:
     assert tt.searchsorted(tt.asarray([1.0, 3.0]), 2).tolist() == 1
     assert f"{tt.asarray(1.5):.2f}" == "1.50"
     assert (fraction("100%"), fraction(1.0), fraction("1%")) == (1.0, 1.0, 0.01)
+
+
+class Liar:
+    """An object whose protocols raise."""
+
+    def __index__(self) -> int:
+        raise RuntimeError("no index")
+
+    __float__ = __index__  # type: ignore[assignment]
 
 
 # ---- the mechanism
@@ -245,8 +257,11 @@ def test_the_long_run_knows_its_checks() -> None:
         os.PathLike[str], list, type, set[int],
     ],
 )  # fmt: skip
-def test_what_is_accepted_without_binding_is_what_binding_leaves_as_it_is(annotation: Any) -> None:
+def test_what_is_accepted_without_binding_is_what_binding_leaves_as_it_is(
+    annotation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By position, by name and among the rest."""
+    monkeypatch.setattr(arguments, "_PATIENCE", 0)
     values: list[Any] = [
         0, 1, 9, 10, -1, 2**60, 10**400, True, False, None, 0.0, 1.5, -2.0, float("nan"), float("inf"), "", "a", "b", "a\0b",
         b"a", bytearray(b"a"), (), (1,), (1, "a"), (1, 2.5), [1, 2], ["a"], ["a", None], [float("nan")], [True], {}, {"a": 1},
@@ -269,17 +284,18 @@ def test_what_is_accepted_without_binding_is_what_binding_leaves_as_it_is(annota
         lambda v: (first, (v,), {}), lambda v: (first, (1, 2), {"third": v}), lambda v: (first, (), {"value": v}),
         lambda v: (several, (v,), {}),
     ]  # fmt: skip
+    wrapped = {plain: (checked(plain), arguments._Parameters(plain, ())) for plain in (first, several)}
     for value in values:
         for call in calls:
             plain, args, kwargs = call(value)
-            parameters = errors._Parameters(plain, ())
+            function_checked, parameters = wrapped[plain]
             try:
                 bound, named = parameters.bind(args, kwargs)
             except TritiumError as error:
                 with pytest.raises(type(error)):
-                    checked(plain)(*args, **kwargs)
+                    function_checked(*args, **kwargs)
                 continue
-            results = checked(plain)(*args, **kwargs)
+            results = function_checked(*args, **kwargs)
             expected = plain(*bound, **named)
             for result, same in zip(results, expected, strict=True):
                 assert result is same or (type(result) is type(same) and repr(result) == repr(same))
@@ -293,7 +309,8 @@ def test_plain_types_are_accepted_without_binding(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any) -> Any:
         raise AssertionError("the arguments were bound")
 
-    monkeypatch.setattr(errors._Parameters, "bind", refuse)
+    monkeypatch.setattr(arguments, "_PATIENCE", 0)
+    monkeypatch.setattr(arguments._Parameters, "bind", refuse)
     assert sample(3, ["a"], tt.ones(2), eps=1e-3, mode="b") == 3
     with pytest.raises(AssertionError, match="bound"):
         sample(np.int64(3), ["a"], tt.ones(2))  # type: ignore[arg-type]
@@ -304,3 +321,195 @@ def test_importing_the_package_imports_neither_pathlib_nor_difflib() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "tritium.errors" in done.stdout.split()
     assert not {"pathlib", "difflib", "urllib.parse"} & set(done.stdout.split())
+
+
+def random_function(choice: random.Random) -> Callable[..., Any]:
+    """Return a function of random parameters that returns what it was called with."""
+    kinds = {"int": "3", "float": "1.5", "str": "'a'", "Any": "None", "int | None": "None", "list[int]": "()"}
+    parts, names, optional = [], [], False
+    slash = choice.randrange(3)
+    for i in range(choice.randrange(4)):
+        annotation, default = choice.choice(list(kinds.items()))
+        optional = optional or choice.random() < 0.4
+        parts.append(f"p{i}: {annotation}" + (f" = {default}" if optional else ""))
+        names.append(f"p{i}")
+        if i + 1 == slash:
+            parts.append("/")
+    rest = choice.random() < 0.3
+    named = choice.randrange(3)
+    if rest or named:
+        parts.append("*rest: int" if rest and choice.random() < 0.5 else "*rest" if rest else "*")
+    if parts and parts[-1] == "*" and not named:
+        parts.pop()
+    for i in range(named):
+        annotation, default = choice.choice(list(kinds.items()))
+        parts.append(f"k{i}: {annotation}" + (f" = {default}" if choice.random() < 0.6 else ""))
+        names.append(f"k{i}")
+    if choice.random() < 0.15:
+        parts.append("**more")
+        names.append("sorted(more.items())")
+    text = f"def sample({', '.join(parts)}):\n    return ({''.join(n + ', ' for n in [*names, *(['rest'] if rest else [])])})"
+    space: dict[str, Any] = {"Any": Any}
+    exec(text, space)
+    space["sample"].__module__ = __name__
+    return space["sample"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TRITIUM_ARGUMENT_CALLS", "3")) * 20))
+def test_generated_code_takes_what_binding_takes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For functions of random parameters and calls with too few, too many, double and unknown ones."""
+    monkeypatch.setattr(arguments, "_PATIENCE", 0)
+    choice = random.Random(seed)
+    plain = random_function(choice)
+    call, parameters = checked(plain), arguments._Parameters(plain, ())
+    values = [
+        0,
+        7,
+        True,
+        2.5,
+        float("nan"),
+        "a",
+        "",
+        None,
+        [1, 2],
+        ["a"],
+        (),
+        np.int64(3),
+        np.float32(2),
+        10**400,
+        object(),
+    ]
+    for _ in range(40):
+        args = [choice.choice(values) for _ in range(choice.randrange(6))]
+        kwargs = {n: choice.choice(values) for n in ("p0", "p1", "p2", "k0", "k1", "k9") if choice.random() < 0.35}
+        try:
+            bound, named = parameters.bind(tuple(args), kwargs)
+            expected = plain(*bound, **named)
+        except ArgumentError as error:
+            with pytest.raises(ArgumentError) as caught:
+                call(*args, **kwargs)
+            one = len(kwargs) < 2  # of several wrong arguments any may be named
+            assert not one or str(caught.value) == str(error)  # noqa: PT017
+        else:
+            assert list(map(repr, call(*args, **kwargs))) == list(map(repr, expected))
+
+
+def test_code_is_generated_for_functions_that_are_called_often() -> None:
+    @checked
+    def sample(x: int, y: int = 2) -> int:
+        """Add."""
+        return x + y
+
+    files = set()
+    for i in range(2 * arguments._PATIENCE):
+        assert sample(i, y=1) == i + 1
+        files.add(sample.__code__.co_filename)
+    assert files == {arguments.__file__, arguments.GENERATED}
+    assert (sample.__name__, sample.__doc__, str(inspect.signature(sample))) == (
+        "sample", "Add.", "(x: 'int', y: 'int' = 2) -> 'int'"
+    )  # fmt: skip
+
+
+def test_code_is_generated_while_other_threads_call() -> None:
+    for _ in range(20):
+
+        @checked
+        def sample(x: int, *, y: float = 2.0) -> float:
+            return x + y
+
+        with ThreadPoolExecutor(4) as pool:
+            sums = list(pool.map(lambda i, call=sample: call(i, y=0.5), range(60)))  # type: ignore[misc]
+        assert sums == [i + 0.5 for i in range(60)]
+
+
+@pytest.mark.parametrize("patience", [0, 1000])
+def test_an_error_of_python_that_an_argument_causes_is_explained(
+    patience: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "_PATIENCE", patience)
+
+    @checked
+    def write(value: Any, *, name: Any = None) -> str:
+        return f"{value!r} {name!r}"
+
+    @checked
+    def convert(*values: Any) -> list[float]:
+        return [float(v) for v in values]
+
+    @checked
+    def collect(values: Any) -> list[Any]:
+        return list(values)
+
+    own: list[Any] = []
+    own.append(own)
+    deep = own
+    for _ in range(5000):
+        deep = [deep]
+    assert write(own) == "[[...]] None"  # Python has words for it
+    with pytest.raises(ArgumentError, match="write: value is nested more than 100 levels deep"):
+        write(deep)
+    with pytest.raises(ArgumentError, match="write: name is nested more than 100"):
+        write(1, name={"a": (deep,)})
+    with pytest.raises(ArgumentError, match=r"write: value is too large, or holds a number that is: 2\*\*16609"):
+        write([1, {10**5000: 2}])
+    with pytest.raises(ArgumentError, match=r"convert: values is too large, or holds a number that is: 2\*\*1328"):
+        convert(1, 10**400)
+    with pytest.raises(OutOfMemoryError, match="collect: this process has no room for what was asked"):
+        collect(range(2**60))
+    with pytest.raises(ValueError, match="could not convert string to float"):  # not the argument's size: as it was
+        convert("x")
+
+
+def test_errors_of_a_callers_function_stay_as_they_are() -> None:
+    @checked
+    def apply(function: Callable[[], Any]) -> Any:
+        return function()
+
+    def endless() -> Any:
+        return endless()
+
+    with pytest.raises(RecursionError):
+        apply(endless)
+    with pytest.raises(OverflowError):
+        apply(lambda: float(10**400))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tt.set_num_threads(10**5000), "2.* is not a number of threads"),
+        (lambda: tt.set_num_threads(2**40), "is not a number of threads; give 1 or more, up to 65536"),
+        (lambda: tt.nn.RoPE(8, theta=(2, "x")), "positive theta are needed, given 8 and"),  # type: ignore[arg-type]
+        (lambda: tt.nn.RoPE(10**5000), "an even size"),
+        (lambda: tt.perf.BenchmarkConfig(tensor_sizes=np.array(3)), "a list of sizes"),  # type: ignore[arg-type]
+        (lambda: tt.perf.BenchmarkConfig(batch_sizes=range(1, 2**40)), "at most 4096"),  # type: ignore[arg-type]
+        (lambda: tt.perf.assert_performance([[[]]]), "a timing, a run or a number is needed"),  # type: ignore[arg-type]
+        (lambda: tt.perf.assert_performance(3.0, at_least="x"), "numbers are compared"),  # type: ignore[arg-type]
+        (lambda: tt.perf.benchmark_quantization(tt.Tensor), "shape must be"),  # type: ignore[arg-type]
+        (lambda: tt.perf.benchmark_quantization((2**31, 2**31)), "more than can be addressed"),
+        (lambda: tt.perf.benchmark_matmul_with_size([10**400]), "more than can be addressed"),
+        (lambda: tt.from_numpy(np.zeros((1,) * 40)), "an array of 40 dimensions was given; at most 32"),
+        (lambda: tt.memory.pack(np.array(3)), "a list of tensors is needed"),  # type: ignore[arg-type]
+        (lambda: tt.compile(lambda x: x).run_many(np.array(3)), "inputs must be a list or tuple, given array"),
+        (lambda: tt.split(tt.ones((3, 3)), np.ones((2, 3)), axis=0), "parts must be"),  # type: ignore[arg-type]
+        (lambda: tt.split(tt.ones(3), np.array([1.5, 1.5])), "parts must be"),  # type: ignore[arg-type]
+        (lambda: tt.ones((2, 2)).quantize_int8(axis=0, group=10**5000), "group must be 0"),
+        (lambda: tt.memory.configure(limit=Liar()), "limit=an object of type Liar is not a size"),  # type: ignore[arg-type]
+        (lambda: tt.memory.TensorPool(Liar()), "max_size must be an integer"),  # type: ignore[arg-type]
+        (lambda: tt.perf.EnergyConfig(monitoring_interval_s=Liar()), "a duration above 0 is needed"),  # type: ignore[arg-type]
+        (lambda: tt.perf.benchmark_dispatch(-1), "is not a shape"),
+        (lambda: tt.perf.benchmark_dispatch(0), "add: every size must be 1 or more"),
+        (lambda: tt.perf.benchmark_quantization((0, 4)), "each 1 or more, is needed"),
+        (lambda: tt.tile(tt.ones(3), np.array("2020-01-01", "datetime64[D]")), "repetitions are integers"),  # type: ignore[arg-type]
+        (lambda: tt.tile(tt.ones(3), Liar()), "repetitions are integers"),  # type: ignore[arg-type]
+        (lambda: tt.memory.pack(range(2**40)), "a list of tensors is needed, given 0"),  # type: ignore[arg-type]
+        (lambda: tt.compile(lambda x: x).run_many(range(2**60)), "no room for what was asked"),
+    ],
+)  # fmt: skip
+def test_what_is_too_large_or_of_the_wrong_kind_is_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TritiumError, match=message):
+        call()
+
+
+def test_the_state_of_a_desk_is_a_path_or_text(tmp_path: Path) -> None:
+    assert tt.see.Desk(state=str(tmp_path / "alerts.json")).state == tmp_path / "alerts.json"

@@ -142,7 +142,7 @@ def test_the_next_writer_of_any_name_sweeps_what_a_killed_one_left(tmp_path: Pat
 
     assert os.WIFSIGNALED(in_a_child(write))
     assert len(listing(tmp_path)) == 1
-    files.write(tmp_path / "other", b"x")
+    files.write_bytes(tmp_path / "other", b"x")
     assert listing(tmp_path) == ["other"]
 
 
@@ -224,13 +224,13 @@ def test_a_new_file_has_the_mode_of_the_old_one(tmp_path: Path) -> None:
     target.write_text("old")
     for mode in (0o600, 0o400, 0o644):
         target.chmod(mode)
-        files.write(target, b"new")
+        files.write_bytes(target, b"new")
         assert target.stat().st_mode & 0o777 == mode
 
 
 def test_names_of_every_length_have_temporaries(tmp_path: Path) -> None:
     for name in ("x" * 255, "ä" * 127, "名" * 85):
-        files.write(tmp_path / name, b"x")
+        files.write_bytes(tmp_path / name, b"x")
         assert listing(tmp_path) == [name]
         (tmp_path / name).unlink()
 
@@ -242,7 +242,7 @@ def test_a_file_system_without_locks_is_swept_of_nothing(tmp_path: Path, monkeyp
     monkeypatch.setattr(fcntl, "flock", no_locks)
     left = tmp_path / ".m.12.0123abcd.tritium.tmp"
     left.write_text("perhaps alive")
-    files.write(tmp_path / "m", b"x")
+    files.write_bytes(tmp_path / "m", b"x")
     assert left.exists()
     assert (tmp_path / "m").read_bytes() == b"x"
 

@@ -217,7 +217,7 @@ def test_other_sizes_keep_the_shipped_kernel(cache: Path, monkeypatch: pytest.Mo
 def test_rows_that_are_not_exact_have_no_alternatives() -> None:
     assert cpu.alternatives(ops.exp, "portable") == []
     assert cpu.alternatives(ops.matmul, "portable") == []
-    assert [k.name for k in cpu.alternatives(ops.add, "portable")] == ["portable"]
+    assert {k.name for k in cpu.alternatives(ops.add, "portable")} == {"portable"}
     assert cpu.alternatives(ops.add, "riscv") == []
 
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tritium import settings
+from tritium.arguments import checked
 from tritium.buffer import native, native_absence
-from tritium.errors import ArgumentError, checked, nearest
+from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import (
     Cache,
     Machine,
@@ -338,10 +339,10 @@ def _write(path: Path, measured: Ceilings) -> None:
     """Write the file atomically."""
     import json
 
-    from tritium.machine.files import write
+    from tritium.machine.files import write_bytes
 
     text = json.dumps(sealed(SCHEMA, "ceilings", asdict(measured)), indent=1, allow_nan=False)
-    write(path, text.encode())
+    write_bytes(path, text.encode(), parents=True)
 
 
 def _load(path: Path, machine: Machine) -> Ceilings | None:

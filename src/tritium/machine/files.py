@@ -1,4 +1,4 @@
-"""Replace files and folders atomically, and remove what killed writers left.
+"""Durable files: written whole or not at all, read with a limit, and a lock that does not outlive its owner.
 
 Knows nothing of what the files hold. A writer works on a temporary path beside the target, which it holds locked; at the end the
 temporary takes the target's name in one step. The system drops the lock of a process that ends, however it ends: a temporary
@@ -14,6 +14,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import gzip
+import io
 import os
 import platform
 import re
@@ -21,9 +23,15 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
+
+from tritium import settings
+from tritium.errors import BusyError, FormatError, MissingFileError, SaveError
 
 UNFINISHED = re.compile(r"\.(?P<name>.+)\.\d+\.[0-9a-f]{8}\.tritium\.(?P<kind>tmp|old)")
 MAX_NAME = 200  # bytes of the target's name in that of its temporary: file systems allow 255 in all
@@ -32,7 +40,20 @@ NO_REPLACE, EXCHANGE = (1, 2) if sys.platform.startswith("linux") else (4, 2)  #
 NUMBERS = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "ppc64le": 357, "s390x": 347}  # of the system call renameat2
 NO_SUCH_CALL = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)  # also where a container filters system calls
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
+FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves the bytes in the drive's cache
+MAX_BYTES = 256 << 20  # of a file that is read
+GZIP = b"\x1f\x8b"  # how a gzip file begins
+GZIP_LEVEL = 3  # traces repeat themselves: more effort gains little
+LOCK_BUSY = (errno.EAGAIN, errno.EACCES)
+MNT_LOCAL = 0x1000  # macOS, sys/mount.h
 CLOSED = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+T = TypeVar("T")
+
+
+class UnflushedError(OSError):
+    """A file or folder has its new name, but the folder of that name could not be flushed to the disk."""
 
 
 @contextmanager
@@ -51,7 +72,10 @@ def replacing(target: Path, *, folder: bool = False, overwrite: bool = True) -> 
         with suppress(OSError):
             os.fchmod(handle, stat.S_IMODE(os.stat(target).st_mode))
         place(temporary, target, overwrite)
-        sync(target.parent)
+        try:
+            sync(target.parent)
+        except OSError as error:
+            raise UnflushedError(error.errno, error.strerror, str(target)) from error
     finally:
         remove(temporary)
         os.close(handle)
@@ -69,11 +93,136 @@ def scratch(target: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def write(target: Path, data: bytes) -> None:
-    """Replace a file by these bytes; make its folder where there is none."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary, open(temporary, "wb") as file:
-        file.write(data)
+# ---- whole files
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, parents: bool = False) -> Path:
+    """Write a text file the durable way."""
+    return write_bytes(
+        path, text.encode("utf-8", "backslashreplace"), parents=parents
+    )  # a lone surrogate: as JSON escapes it
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = False) -> Path:
+    """Write a file so that there is the old or the new one, whole, whatever happens. `parents`: make its folders.
+
+    A device or pipe (/dev/stdout) is written to as it is. Raises SaveError, which says what is there now.
+    """
+    original = Path(path)
+    target = Path(os.path.realpath(original))  # a link keeps pointing to the file
+    try:
+        if original.exists() and not stat.S_ISREG(original.stat().st_mode):
+            return _write_through(original, data)
+        if parents:
+            make_folder(target.parent)
+        with replacing(target) as temporary:
+            _write_through(temporary, data)
+    except UnflushedError as error:
+        raise unsaved(original, error, "the new file is there and whole, but may not outlive a power cut") from error
+    except OSError as error:
+        raise unsaved(original, error, "what was there before is untouched") from error
+    return original
+
+
+def _write_through(path: Path, data: bytes) -> Path:
+    handle = again(os.open, path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        write_all(handle, data)
+    finally:
+        os.close(handle)
+    return path
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write every byte: a write may take only some of them."""
+    rest = memoryview(data)
+    while rest:
+        count = again(os.write, handle, rest)
+        if count <= 0:
+            raise OSError(errno.EIO, "the system wrote nothing")
+        rest = rest[count:]
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each known to the disk."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with suppress(FileExistsError):
+        again(os.mkdir, folder)
+    sync(folder.parent)
+
+
+def write_chunks(path: str | os.PathLike[str], chunks: Iterable[str]) -> Path:
+    """Write a text that comes in pieces, and its folders; gzipped where the path ends with .gz, the same text as the same bytes."""
+    if not os.fspath(path).endswith(".gz"):
+        raw = b"".join(chunk.encode("utf-8", "backslashreplace") for chunk in chunks)
+        return write_bytes(path, raw, parents=True)
+    out = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=out, mtime=0) as packed:
+        for chunk in chunks:
+            packed.write(chunk.encode("utf-8", "backslashreplace"))
+    return write_bytes(path, out.getvalue(), parents=True)
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
+    """The content of a plain file of at most so many bytes."""
+    where = named(path)
+    try:
+        handle = again(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise FormatError(f"{where}: a plain file is needed; this is a folder, a device or a pipe.")
+            with open(handle, "rb", closefd=False) as file:
+                raw = file.read(most + 1)
+        finally:
+            os.close(handle)
+    except FileNotFoundError:
+        raise MissingFileError(errno.ENOENT, "There is no such file; check the path", str(path)) from None
+    except OSError as error:
+        raise FormatError(f"{where}: cannot be read: {error.strerror}.") from error
+    if len(raw) > most:
+        raise FormatError(f"{where}: larger than {most >> 20} MiB, the most that is read. It is no file of tritium's.")
+    return raw
+
+
+def unpacked(raw: bytes, most: int, where: str) -> bytes:
+    """The content of a gzip file of one member; other bytes as they are. A few that would become very many are refused."""
+    if not raw.startswith(GZIP):
+        return raw
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(raw, most + 1)
+    except zlib.error as error:
+        raise FormatError(f"{where}: damaged: it cannot be unpacked ({error}).") from None
+    if len(text) > most:
+        raise FormatError(f"{where}: unpacks to more than {most >> 20} MiB, the most that is read.")
+    if not stream.eof or stream.unused_data:
+        raise FormatError(f"{where}: damaged: it {'goes on after its end' if stream.eof else 'ends too early'}.")
+    return text
+
+
+def decoded(raw: bytes, where: str) -> str:
+    """Text of bytes that must be UTF-8."""
+    if not raw:
+        raise FormatError(f"{where}: empty.")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{where}: not text: byte {error.start} is not UTF-8.") from None
+
+
+def named(path: str | os.PathLike[str]) -> str:
+    """A path as a message shows it: control characters escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in os.fspath(path))
+
+
+def unsaved(path: Path, error: OSError, state: str) -> SaveError:
+    reason = error.strerror or str(error)
+    what = " Free some space, or choose another place." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    failure = SaveError(f"{named(path)}: not saved: {reason}; {state}.{what}")
+    failure.errno = error.errno
+    return failure
 
 
 # ---- temporaries
@@ -96,10 +245,10 @@ def create(target: Path, folder: bool) -> tuple[Path, int]:
     while True:
         temporary = unfinished(target)
         if folder:
-            os.mkdir(temporary)
-            handle = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | CLOSED)
+            again(os.mkdir, temporary)
+            handle = again(os.open, temporary, os.O_RDONLY | os.O_DIRECTORY | CLOSED)
         else:
-            handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | CLOSED, 0o666)
+            handle = again(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | CLOSED, 0o666)
         try:
             if _lock(handle, without=True) and _is(handle, temporary):
                 with suppress(OSError):
@@ -193,7 +342,7 @@ def place(temporary: Path, target: Path, overwrite: bool) -> None:
     if not overwrite:
         rename_new(temporary, target)
     elif not target.is_dir() or target.is_symlink():
-        os.replace(temporary, target)
+        again(os.replace, temporary, target)
     elif not rename_with(EXCHANGE, temporary, target):
         _replace_in_two_steps(temporary, target)
 
@@ -256,11 +405,138 @@ def rename_with(flags: int, source: Path, target: Path) -> bool:
 
 def sync(path: Path) -> None:
     """Flush a file or a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = again(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in NO_FOLDER_SYNC or not stat.S_ISDIR(os.fstat(handle).st_mode):
-            raise
+        folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        try:
+            again(os.fsync, handle) if folder else flush(handle)
+        except OSError as error:
+            if error.errno not in NO_FOLDER_SYNC or not folder:
+                raise
     finally:
         os.close(handle)
+
+
+def flush(handle: int) -> None:
+    """Wait until the disk has an open file."""
+    if FULL_SYNC is not None:
+        with suppress(OSError):  # a file system that has none has fsync
+            again(fcntl.fcntl, handle, FULL_SYNC)
+            return
+    again(os.fsync, handle)
+
+
+def again(call: Callable[..., T], *arguments: Any) -> T:
+    """Call until no signal interrupts it."""
+    while True:
+        try:
+            return call(*arguments)
+        except InterruptedError:
+            continue
+
+
+# ---- lock
+
+
+@contextmanager
+def lock(path: str | os.PathLike[str], wait_s: float = 30.0) -> Iterator[None]:
+    """Hold a file's lock; whoever else asks waits, then is told who holds it. A dead owner holds nothing.
+
+    The system frees the lock when its owner ends, however it ends. The file keeps the owner's number for messages, and
+    stays: removing it would let two hold it.
+    """
+    place = Path(path)
+    try:
+        make_folder(place.absolute().parent)
+        handle = again(os.open, place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise unsaved(place, error, "the lock cannot be taken") from error
+    try:
+        _wait(handle, place, wait_s)
+    except BaseException:
+        os.close(handle)
+        raise
+    try:
+        if (owner := _owner(handle)) is not None:
+            settings.log.info("%s: process %d ended without giving the lock back.", named(place), owner)
+        with suppress(OSError):  # only for messages
+            os.pwrite(handle, b"%-20d" % os.getpid(), 0)
+        yield
+    finally:
+        with suppress(OSError):
+            os.ftruncate(handle, 0)
+        os.close(handle)
+
+
+def _wait(handle: int, path: Path, wait_s: float) -> None:
+    until = time.monotonic() + wait_s
+    pause_s = 0.001
+    while True:
+        try:
+            return again(fcntl.flock, handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in LOCK_BUSY:
+                raise unsaved(path, error, "this file system has no locks; use a local folder") from error
+            if time.monotonic() >= until:
+                raise BusyError(
+                    f"{named(path)}: {_holder(handle)} for more than {wait_s:g} s. Try again later."
+                ) from None
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.05)
+
+
+def _owner(handle: int) -> int | None:
+    text = os.pread(handle, 20, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _holder(handle: int) -> str:
+    owner = _owner(handle)
+    if owner is None:
+        return "another process has held the lock"
+    try:
+        os.kill(owner, 0)
+    except ProcessLookupError:
+        return f"process {owner} is gone, but one it started has held its lock"
+    except PermissionError:
+        pass
+    return f"process {owner} has held the lock"
+
+
+# ---- file systems
+
+NETWORK = frozenset(
+    "9p afs afpfs beegfs ceph cifs coda fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 "
+    "orangefs prl_fs smb2 smb3 smbfs vboxsf webdav".split()
+)
+
+
+def network_filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """The kind of network file system a path lies on; "" where it is local, or cannot be told."""
+    if sys.platform == "darwin":
+        return _network_by_statfs(path)
+    try:
+        lines = [line.split() for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()]
+    except OSError:
+        return ""
+    place = Path(os.path.realpath(path))
+    mount, kind = Path("/"), ""
+    for _, path_text, name, *_ in (line for line in lines if len(line) >= 3):
+        point = Path(
+            path_text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        )
+        if place.is_relative_to(point) and len(point.parts) >= len(mount.parts):  # a later mount hides an earlier one
+            mount, kind = point, name
+    return kind if kind in NETWORK else ""
+
+
+def _network_by_statfs(path: Path) -> str:
+    """macOS: the flags of struct statfs say whether a file system is local."""
+    system, space = ctypes.CDLL(None), ctypes.create_string_buffer(4096)
+    call = (
+        getattr(system, "statfs$INODE64", None) or system.statfs
+    )  # the old name gives Intel machines an old structure
+    if call(os.fsencode(path), space) != 0:
+        return ""
+    flags = int.from_bytes(space.raw[64:68], sys.byteorder)
+    return "" if flags & MNT_LOCAL else space.raw[72:88].split(b"\0")[0].decode()

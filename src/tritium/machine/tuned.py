@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MAX_FILE_BYTES = 16 << 20
-INFO, WARNING = 20, 30  # levels of `logging`, which is imported when something is logged
 
 
 @dataclass(frozen=True)
@@ -171,9 +170,9 @@ def read_file(path: Path, machine: Machine) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except StaleError as error:
-        _log(INFO, path, str(error))  # as after every upgrade; doctor and tune --list say it to people
+        _log(settings.INFO, path, str(error))  # as after every upgrade; doctor and tune --list say it to people
     except INVALID as error:
-        _log(WARNING, path, str(error))
+        _log(settings.WARNING, path, str(error))
     return None
 
 
@@ -210,6 +209,8 @@ def _read(path: Path, machine: Machine) -> dict[str, Any]:
 @cache
 def _log(level: int, path: Path, why: str) -> None:
     """Log once for each file and reason: the file may be read many times."""
+    if level < settings.WARNING and settings.listener(level=level) is None:
+        return
     settings.log.log(level, "tuned: %s is not used (%s); run tritium tune again", path, why)
 
 

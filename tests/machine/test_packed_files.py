@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tritium.errors import FormatError
-from tritium.perf import files
+from tritium.machine import files
 
 
 def test_a_gzipped_file_holds_the_text_and_no_time(tmp_path: Path) -> None:
