@@ -288,7 +288,7 @@ def test_an_option_comes_before_the_file(engine: Engine) -> None:
     ("text", "said"),
     [
         (BENCHMARK.replace("tensor_sizes", "tensor_size"), "Did you mean 'tensor_sizes'?"),
-        (BENCHMARK.replace("30s", "30 parsecs"), "there are ns, us, ms, s, min and h"),
+        (BENCHMARK.replace("30s", "30 parsecs"), "there are ns, us, ms, s, min, h and d"),
         (BENCHMARK.replace("bitlinear", "bitlinaer"), "Did you mean 'bitlinear'?"),
         (ENERGY, "this is an energy file"),
         (REGRESSION, "this is a regression file"),
@@ -336,7 +336,7 @@ def test_a_folder_that_is_not_there_is_refused_before_measuring(engine: Engine) 
         (("compare", "--config", "absent.json"), "does not exist"),
         (("compare", "--operations", "bitlinear", "--dtypes", "f64"), "no case is left to measure"),
         (("bench", "quantisation"), "Did you mean 'quantization'?"),
-        (("bench", "energy", "--duration", "10 parsecs"), "there are ns, us, ms, s, min and h"),
+        (("bench", "energy", "--duration", "10 parsecs"), "there are ns, us, ms, s, min, h and d"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_explained(engine: Engine, args: tuple[str, ...], said: str) -> None:

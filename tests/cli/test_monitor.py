@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from made_results import results
 from tritium.cli.root import cli
-from tritium.perf.files import lock
+from tritium.machine.files import lock
 from tritium.perf.records.run import PLANS, Results
 from tritium.perf.store import baseline, results as store
 from tritium.perf.store.history import History

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tritium.arguments import read_duration
 from tritium.cli.text import (
     NO_REPORT,
     Counts,
@@ -21,7 +22,9 @@ from tritium.cli.text import (
     Table,
     Words,
     echo,
+    json_option,
     page_width,
+    print_json,
     print_parts,
     processes_option,
     progress,
@@ -76,6 +79,7 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Results file."),
         click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command."),
         click.option("--format", type=FORMATS, default="text", show_default=True, help="Output format."),
+        json_option("Print JSON: --format json.", "format"),
         NO_REPORT,
     )):  # fmt: skip
         command = option(command)
@@ -115,9 +119,8 @@ def output_path(suite: str, output: str | None, config: str | None) -> Path:
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Read a duration as files of settings have it."""
-    from tritium.perf.suites.config import duration
 
-    return duration(value, parameter.opts[0]) if value else None
+    return read_duration(value, parameter.opts[0]) if value else None
 
 
 # ---- commands
@@ -170,14 +173,20 @@ class Suites(click.Group):
 
 @click.group(cls=Suites, invoke_without_command=True)
 @click.option("--list", "listed", is_flag=True, help="List the suites.")
+@json_option("Print JSON: the suites.")
 @click.pass_context
-def bench(context: click.Context, listed: bool) -> None:
+def bench(context: click.Context, listed: bool, as_json: bool) -> None:
     """Measure one benchmark suite."""
     if listed or context.invoked_subcommand is None:
         from tritium.perf.suites.suites import SUITES
 
         rows = [[s.name, s.doc, ", ".join(s.aliases)] for s in SUITES.values()]
         rows.append(["model", MODEL_DOC, ""])
+        if as_json:
+            keys = ("name", "description", "aliases")
+            listing = [*((s.name, s.doc, s.aliases) for s in SUITES.values()), ("model", MODEL_DOC, ())]
+            print_json([dict(zip(keys, suite, strict=True)) for suite in listing])
+            context.exit(0)
         print_parts(Table(rows, ["suite", "what it measures", "also called"]))
         if not listed:
             echo("\nRun one: tritium bench NAME [--quick]")

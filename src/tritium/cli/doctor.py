@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tritium.cli.target import check_folders, check_outputs, check_target, run_target
-from tritium.cli.text import Table, bar, echo, print_parts, say, shown
+from tritium.cli.text import Table, bar, echo, json_option, print_parts, say, shown
 
 FILE, THERE = click.Path(dir_okay=False), click.Path(exists=True, dir_okay=False)
 COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
@@ -22,7 +22,7 @@ MISSED = {"pass": "green", "not reached": "yellow", "undecided": "yellow"}
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; the script's output goes to stderr.")
+@json_option("Print JSON; the script's output goes to stderr.")
 @click.option("--strict", is_flag=True, help="Exit code 1 on a warning or a problem.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, ...]) -> None:
@@ -63,7 +63,7 @@ def _kept(codes: list[int], code: int) -> int:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with intervals and sources.")
+@json_option("Print JSON with intervals and sources.")
 @click.option("--quick", is_flag=True, help="0.1 s per figure instead of 0.5 s.")
 @click.option("--strict", is_flag=True, help="Exit code 1 if a target is not reached.")
 @click.option("--output", type=FILE, metavar="FILE", help="Also write a file: .html, .md, .txt or .json.")

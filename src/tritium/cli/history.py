@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import Table, echo, file_errors, print_parts, processes_option, progress, say, shown
+from tritium.cli.text import (
+    Table,
+    echo,
+    file_errors,
+    json_option,
+    print_json,
+    print_parts,
+    processes_option,
+    progress,
+    say,
+    shown,
+)
 from tritium.errors import nearest
 
 if TYPE_CHECKING:
@@ -43,7 +54,10 @@ def baseline() -> None:
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available).")
 @click.option("--release", is_flag=True, help="Mark as a release, which history compares with.")
 @click.option("--force", is_flag=True, help="Add a version if the name exists.")
-def create(name: str, results: str | None, description: str, release: bool, force: bool, **parameters: Any) -> None:
+@json_option()
+def create(
+    name: str, results: str | None, description: str, release: bool, force: bool, as_json: bool, **parameters: Any
+) -> None:
     """Store RESULTS under NAME.
 
     RESULTS is a file of tritium compare or bench; without it, a suite is measured now.
@@ -54,7 +68,10 @@ def create(name: str, results: str | None, description: str, release: bool, forc
     with file_errors():
         measured = store.load(results) if results else _measure(**parameters)
         version = baselines.create(name, measured, description, force=force, release=release)
-    echo(f"{shown(version.label)}: {version.runs} runs, measured {shown(version.created)}")
+    if as_json:
+        print_json(version)
+    else:
+        echo(f"{shown(version.label)}: {version.runs} runs, measured {shown(version.created)}")
     if not measured.plan.gates:
         text = "these are quick results: what is compared with them is inconclusive. Measure without --quick."
         say(text, "yellow", err=True)
@@ -70,11 +87,15 @@ def _measure(suite: str, thorough: bool, **values: Any) -> Results:
 
 
 @baseline.command(name="list")
-def list_baselines() -> None:
+@json_option()
+def list_baselines(as_json: bool) -> None:
     """List the newest version of every baseline."""
     from tritium.perf.store import baseline as baselines
 
     versions = baselines.list()
+    if as_json:
+        print_json(versions)
+        return
     echo(
         baselines.page(versions)
         if versions
@@ -84,24 +105,33 @@ def list_baselines() -> None:
 
 @baseline.command()
 @click.argument("name")
-def show(name: str) -> None:
+@json_option()
+def show(name: str, as_json: bool) -> None:
     """List the versions of a baseline, oldest first."""
     from tritium.perf.store import baseline as baselines
 
-    echo(baselines.page(baselines.show(name)))
+    versions = baselines.show(name)
+    if as_json:
+        print_json(versions)
+    else:
+        echo(baselines.page(versions))
 
 
 @baseline.command()
 @click.argument("name")
 @click.option("--to", default="stable", show_default=True, help="The other name.")
 @click.option("--release", is_flag=True, help="Mark as a release.")
-def promote(name: str, to: str, release: bool) -> None:
+@json_option()
+def promote(name: str, to: str, release: bool, as_json: bool) -> None:
     """Store NAME or NAME@VERSION under another name too."""
     from tritium.perf.store import baseline as baselines
 
     with file_errors():
         version = baselines.promote(name, to, release=release)
-    echo(f"{shown(version.label)}: promoted from {shown(name)}")
+    if as_json:
+        print_json(version)
+    else:
+        echo(f"{shown(version.label)}: promoted from {shown(name)}")
 
 
 # ---- history
@@ -113,7 +143,7 @@ def promote(name: str, to: str, release: bool) -> None:
 @click.option("--arm", default="tritium", show_default=True, help="Contender.")
 @click.option("--add", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Add a results file first.")
 @click.option("--rebuild", is_flag=True, help="Rebuild the index from the run files.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: bool, as_json: bool) -> None:
     """List the stored runs. With a CASE: its values over time, where they changed, and against the last release."""
     from tritium.perf.store import results as store

@@ -5,12 +5,14 @@ Knows nothing of tracking. The exit code of the script is ours.
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 import click
 
 from tritium.cli.target import check_folders, check_outputs, check_target, make_workload, run_target
-from tritium.cli.text import echo, shown
+from tritium.cli.text import echo, json_option, shown
 
 CALLS = 3  # of a workload
 
@@ -31,16 +33,18 @@ CALLS = 3  # of a workload
 @click.option("--capacity", type=click.IntRange(1), default=100_000, show_default=True, help="Events the log holds.")
 @click.option("--leaks", is_flag=True, help="Exit code 1 if tensors outlive a script that succeeded.")
 @click.option("--python", is_flag=True, help="Track Python objects too (tracemalloc; slow).")
+@json_option("Print JSON with every event; the script's output goes to stderr.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 def memory(
     module: str | None, workload: str | None, top: int, output: tuple[str, ...], capacity: int, leaks: bool, python: bool,
-    target: tuple[str, ...],
+    as_json: bool, target: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run a program and show what its memory is used for.
 
     Runs SCRIPT with its ARGS inside this process, as python would, and then prints the peak, the lines of code, the tensors
     alive at the peak and at the end, and what would save memory. Its exit code is returned.
     """
+    from tritium.perf.records import json_io as records
     from tritium.see.memory import page as memory_page
     from tritium.see.memory.allocations import track_memory
     from tritium.see.memory.file import writer
@@ -54,10 +58,14 @@ def memory(
     check_outputs(output, script)
     check_folders(output)
     name = workload or module or script or ""
-    with track_memory(name, capacity=capacity, python=python) as m:
+    aside = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    with aside, track_memory(name, capacity=capacity, python=python) as m:
         code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
     record = m.record()
-    echo(memory_page.text(record, top), nl=False)
+    if as_json:
+        click.echo(records.dumps(record, indent=2, ascii_only=True))
+    else:
+        echo(memory_page.text(record, top), nl=False)
     for path, write, place in files:
         write(record, place)
         echo(f"written: {shown(path)}", err=True)

@@ -22,7 +22,19 @@ import numpy as np
 from click.core import ParameterSource
 
 from tritium.backends import default_device
-from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, bar, echo, say, shown, size, status
+from tritium.cli.text import (
+    TERNARISE_HELP,
+    VARIANT,
+    VARIANT_HELP,
+    bar,
+    echo,
+    json_option,
+    print_json,
+    say,
+    shown,
+    size,
+    status,
+)
 from tritium.errors import ArgumentError, ContextError
 from tritium.threads import set_num_threads
 
@@ -91,7 +103,7 @@ MODEL = ("head", "kv", "variant", "ternarise", "threads", "mmap", "device")
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from stdin. Default: start of a text.")
 @click.option("--context", type=click.IntRange(2), help="Context length in tokens (default: the model's).")
 @click.option("-q", "--quiet", is_flag=True, help="Print the text alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with every token.")
+@json_option("Print JSON with every token.")
 @options_of_sampling
 @options_of_a_model
 def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
@@ -279,7 +291,7 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
 @click.option("-m", "--model", type=click.Path(), help="The model (default: the small one in the package).")
 @click.option("--context", type=click.IntRange(2), help="Tokens per window (default: the model's context).")
 @click.option("--stride", type=click.IntRange(1), help="Tokens scored per window (default: half of it).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @options_of_a_model
 def perplexity(
     file: str, model: str | None, context: int | None, stride: int | None, as_json: bool, **options: Any
@@ -326,7 +338,8 @@ def perplexity(
 @click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
 @click.option("--mmap/--no-mmap", default=True, help="Map the model file (default), or read it into memory.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
+@json_option()
+def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Write a model in the layout this machine's kernels read.
 
     Such a file loads at once. On CPUs with AVX-512 VNNI it has 1.6 bits per weight, which is faster to decode; 2 bits are
@@ -346,6 +359,10 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     loaded = load(model, **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
         path = loaded.save(target, overwrite=overwrite, progress=progress)
+    if as_json:
+        facts = {"path": str(path), "bytes": path.stat().st_size, "layers": loaded.config.layers}
+        print_json({**facts, "storage": options["storage"], "head": options["head"]})
+        return
     say(shown(path.name), "bold", end="")
     echo(f"  {loaded.config.layers} layers · {size(path.stat().st_size)}")
     head = loaded.network.head.weight
@@ -427,7 +444,7 @@ def serve(
 @click.option("-n", "--decode", type=click.IntRange(1), default=64, show_default=True, help="Tokens to decode.")
 @click.option("-r", "--repeat", type=click.IntRange(3), default=5, show_default=True, help="Repetitions.")
 @click.option("--batch", type=click.IntRange(1, 64), default=1, show_default=True, help="Sequences decoded together.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with every sample.")
+@json_option("Print JSON with every sample.")
 @options_of_a_model
 def bench_model(
     model: str | None, prefill: int, decode: int, repeat: int, batch: int, as_json: bool, **options: Any

@@ -12,13 +12,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tritium import escape, settings
-from tritium.cli.text import echo, file_errors, processes_option, say, shown
+from tritium.arguments import read_duration
+from tritium.cli.text import echo, file_errors, json_option, processes_option, say, shown
 from tritium.errors import ArgumentError, BaselineError
 
 if TYPE_CHECKING:
@@ -53,12 +55,6 @@ def _share(value: Any, where: str) -> float:
     return share
 
 
-def _duration(value: Any, where: str) -> float:
-    from tritium.perf.suites.config import duration
-
-    return duration(value, where)
-
-
 FILE_HERE = click.Path(exists=True, dir_okay=False)
 FILE = click.Path(dir_okay=False)
 SUITE = "Suite: quick, or one of tritium bench --list (default: the baseline's cases, else quick)."
@@ -72,7 +68,7 @@ COMMAND = "Program that reads each alert as JSON on stdin; run without a shell."
     default="1h",
     show_default=True,
     metavar="TIME",
-    callback=read_by(_duration),
+    callback=read_by(read_duration),
     help="Time from round to round: 30s, 10min, 1h.",
 )
 @click.option("--suite", metavar="NAME", help=SUITE)
@@ -102,7 +98,7 @@ COMMAND = "Program that reads each alert as JSON on stdin; run without a shell."
 @click.option(
     "--threshold",
     metavar="TIME",
-    callback=read_by(_duration),
+    callback=read_by(read_duration),
     help="A longer call is critical: 100ms.",
 )
 @click.option("--baseline", metavar="NAME|FILE", help=BASELINE)
@@ -122,13 +118,14 @@ COMMAND = "Program that reads each alert as JSON on stdin; run without a shell."
     help="Folder of the baseline and open alerts.",
 )
 @click.option("--forget", is_flag=True, help="Start over: drop the baseline and open alerts.")
+@json_option("Print each round as one line of JSON.")
 def monitor(**options: Any) -> None:
     """Measure a suite periodically and alert on regressions.
 
     An alert is raised once, and cleared when the cause is gone. A round that fails is reported once, and the next one runs.
     Ctrl-C or SIGTERM stop it cleanly.
     """
-    from tritium.perf import files
+    from tritium.machine import files
     from tritium.perf.suites.config import duration_text
     from tritium.see.monitor.monitor import QUICK
 
@@ -138,7 +135,7 @@ def monitor(**options: Any) -> None:
         with _page(watch, options["port"]), _signals(watch):
             echo(f"watching: a round every {duration_text(options['every'])}; Ctrl-C ends it", err=True)
             try:
-                worst = watch.run(options["times"], _tell)
+                worst = watch.run(options["times"], _tell_json if options["as_json"] else _tell)
             except KeyboardInterrupt:  # asked twice, or between two steps
                 echo("stopped", err=True)
                 return
@@ -234,6 +231,12 @@ def _signals(watch: Monitor) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _tell_json(round_: Round) -> None:
+    from tritium.perf.records import json_io as records
+
+    click.echo(records.dumps(replace(round_, results=None), ascii_only=True))  # their samples are in the history
 
 
 def _tell(round_: Round) -> None:

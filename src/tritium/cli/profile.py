@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tritium.arguments import read_duration
 from tritium.cli.target import check_folders, check_outputs, make_workload, run_target
-from tritium.cli.text import echo, say, shown
+from tritium.cli.text import echo, json_option, print_json, say, shown
 from tritium.errors import TritiumError, nearest
 from tritium.recording import scope
 
@@ -112,6 +113,7 @@ class Profiles(click.Group):
 @click.option("--nvtx", is_flag=True, help="Emit NVTX ranges for Nsight (CUDA).")
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
 @click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="Output format.")
+@json_option("Print JSON: --format json.", "to")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing.")
 @click.option("--chrome", type=NEW, metavar="FILE", help="Also write a Chrome trace, for Perfetto.")
 @click.option("--speedscope", type=NEW, metavar="FILE", help="Also write a speedscope file.")
@@ -143,9 +145,8 @@ Program = Callable[[], int]  # gives its exit code
 
 def _workload(options: ProfileOptions) -> Program:
     """A workload of the benchmarks, made and called once before it is profiled."""
-    from tritium.perf.suites.config import duration
 
-    seconds = duration(options.duration, "--duration")
+    seconds = read_duration(options.duration, "--duration")
     name, call = make_workload(options.workload or "", options.candidate)
     call()
 
@@ -232,6 +233,7 @@ def _print(p: Profile, to: str, top: int) -> None:
 @click.argument("file", type=FILE)
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
 @click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="Output format.")
+@json_option("Print JSON: --format json.", "to")
 @click.option("--output", multiple=True, type=NEW, metavar="FILE", help="Write a file instead, by suffix; repeatable.")
 def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
     """Show a saved profile or convert it."""
@@ -255,8 +257,14 @@ def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
 @click.option("--per", metavar="SCOPE", help="Normalise by the number of times this scope was entered.")
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
 @click.option(
-    "--format", "to", type=click.Choice(["text", "markdown"]), default="text", show_default=True, help="Output format."
+    "--format",
+    "to",
+    type=click.Choice(["text", "markdown", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
+@json_option("Print JSON: --format json.", "to")
 @click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write a differential flame graph.")
 @click.option("--folded", type=NEW, metavar="FILE", help="Also write two-column stacks, as difffolded.pl does.")
 def diff(
@@ -267,7 +275,8 @@ def diff(
 
     Each change has its size and its confidence.
     """
-    from tritium.perf.files import write_text
+    from tritium.machine.files import write_text
+    from tritium.perf.records import json_io as records
     from tritium.see.profile.diff import diff as compared
     from tritium.see.profile.profile import load_profile
     from tritium.see.trace.flame_diff import diff_svg
@@ -278,7 +287,9 @@ def diff(
     old = [load_profile(f) for f in (before, *also_before)]
     new = [load_profile(f) for f in (after, *also_after)]
     difference = compared(old, new, per=per)
-    if to == "markdown":
+    if to == "json":
+        click.echo(records.dumps(difference, indent=2, ascii_only=True))
+    elif to == "markdown":
         click.echo(difference.markdown(top))
     else:
         echo(difference.text(top))
@@ -289,12 +300,13 @@ def diff(
     )
     for path, drawn in files:
         if path is not None:
-            echo(f"written: {shown(str(write_text(path, drawn())))}")
+            echo(f"written: {shown(str(write_text(path, drawn())))}", err=to == "json")
 
 
 @profile.command()
 @click.argument("file", type=FILE)
-def check(file: str) -> None:
+@json_option()
+def check(file: str, as_json: bool) -> None:
     """Validate a Chrome trace, speedscope file or folded stacks.
 
     Exit code 0: valid, 1: not.
@@ -302,6 +314,9 @@ def check(file: str) -> None:
     from tritium.see.trace.check import check as checked
 
     result = checked(file)
+    if as_json:
+        print_json({"file": file, "valid": not result.faults, **result._asdict()})
+        sys.exit(1 if result.faults else 0)
     for fault in result.faults:
         echo(shown(fault))
     if result.faults:

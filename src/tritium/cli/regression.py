@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, bar, echo, file_errors, processes_option, progress, shown
+from tritium.cli.text import NO_REPORT, bar, echo, file_errors, json_option, processes_option, progress, shown
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ GATE = (
     click.option("--threshold", callback=share, metavar="SHARE", help=THRESHOLD),
     click.option("--config", type=FILE_HERE, metavar="FILE", help=CONFIG),
     click.option("--output-format", "format", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format."),
+    json_option("Print JSON: --output-format json.", "format"),
     click.option("--output-file", type=FILE, metavar="FILE", help="Write the output to a file; print a summary."),
     click.option("--verdict", type=FILE, metavar="FILE", default="verdict.json", show_default=True, help="Verdict file."),
     click.option("--allow-inconclusive", is_flag=True, help="Exit code 0 instead of 4."),
@@ -374,7 +375,7 @@ def tell(suite: Suite, gate: GateOptions) -> None:
 @click.option("--journal", type=click.Path(dir_okay=False), help="Journal file, to continue from the next time.")  # fmt: skip
 @click.option("--seed", type=int, default=0, help="Seed of the order.")
 @processes_option(1, "Fresh processes per side (default: 15).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with every suite.")
+@json_option("Print JSON with every suite.")
 def selftest(
     aa: bool, suites: int, extra: float, journal: str | None, seed: int, generations: int | None, as_json: bool
 ) -> None:

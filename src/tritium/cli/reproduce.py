@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tritium.cli.text import Table, echo, shown, span
+from tritium.cli.text import Table, echo, json_option, shown, span
 from tritium.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:
@@ -39,18 +39,23 @@ CHECKOUT = "the results files and the scripts that make them are in a checkout o
     help="A checkout of Tritium (default: this folder or one above it).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace ./NAME.json if it exists.")
-def reproduce(name: str | None, project: str | None, overwrite: bool) -> None:
+@json_option("Print JSON: the tables, or the recorded and the new one.")
+def reproduce(name: str | None, project: str | None, overwrite: bool, as_json: bool) -> None:
     """List the measured tables, or measure one again.
 
     The new figures of table NAME go to ./NAME.json; the file of the checkout is never changed. Where the machines differ, only ratios
     within one machine compare.
     """
-    from tritium.perf.records import speed
+    from tritium.perf.records import json_io as records, speed
 
     folder = find_checkout(project)
     paths = {path.stem: path for path in sorted((folder / RESULTS).glob("*.json"))}
     if name is None:
-        echo(listing([speed.load(path) for path in paths.values()]))
+        tables = [speed.load(path) for path in paths.values()]
+        if as_json:
+            click.echo(records.dumps(tables, indent=2, ascii_only=True))
+        else:
+            echo(listing(tables))
         return
     if name not in paths:
         raise ArgumentError(f"there is no table {name!r}; there are {', '.join(paths)}.{nearest(name, paths)}")
@@ -62,8 +67,12 @@ def reproduce(name: str | None, project: str | None, overwrite: bool) -> None:
     for line in absent_peers(old):
         echo(f"note: {shown(line)}", err=True)
     run_script(folder, old, target)
-    echo(comparison(old, speed.load(target)))
-    echo(f"\nwritten: {shown(str(target))}")
+    new = speed.load(target)
+    if as_json:
+        click.echo(records.dumps({"recorded": old, "here": new}, indent=2, ascii_only=True))
+    else:
+        echo(comparison(old, new))
+    echo(f"\nwritten: {shown(str(target))}", err=as_json)
 
 
 # ---- the checkout

@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from tritium.cli.text import Table, echo, print_parts, shown
+from tritium.cli.text import Table, echo, json_option, print_json, print_parts, shown
 from tritium.errors import ArgumentError
 
 FILE = click.Path(exists=True, dir_okay=False)
@@ -27,7 +27,8 @@ def results_group() -> None:
 @results_group.command()
 @click.argument("file", type=FILE)
 @click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
-def show(file: str, source: str | None) -> None:
+@json_option("Print JSON: results as tritium stores them.")
+def show(file: str, source: str | None, as_json: bool) -> None:
     """Show results as a table.
 
     FILE may be of tritium, pytest-benchmark, pyperf or llama-bench.
@@ -35,8 +36,14 @@ def show(file: str, source: str | None) -> None:
     from tritium.perf.formats import imports
     from tritium.perf.tables import pages
 
+    results = imports.load(file, source)
+    if as_json:
+        from tritium.perf.formats import exports
+
+        click.echo(exports.export_metrics(results, "json"), nl=False)
+        return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
-    echo(pages.page(imports.load(file, source), width))
+    echo(pages.page(results, width))
 
 
 @results_group.command()
@@ -46,14 +53,25 @@ def show(file: str, source: str | None) -> None:
 @click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
 @click.option("--no-guard", is_flag=True, help="CSV: do not escape names that look like formulas.")
 @click.option("--list", "listing", is_flag=True, help="List the formats.")
+@json_option("Print JSON: the list of formats, or what was written.")
 def convert(
-    file: str | None, to: str | None, output: str | None, source: str | None, no_guard: bool, listing: bool
+    file: str | None,
+    to: str | None,
+    output: str | None,
+    source: str | None,
+    no_guard: bool,
+    listing: bool,
+    as_json: bool,
 ) -> None:
     """Convert results to another tool's format. Nothing is rounded; names are escaped as the format needs."""
-    from tritium.perf import files
+    from tritium.machine import files
     from tritium.perf.formats import exports, imports
 
     if listing:
+        if as_json:
+            writes = {name: f.what for name, f in exports.FORMATS.items()}
+            print_json({"writes": writes, "reads": {name: f.what for name, f in imports.FORMATS.items()}})
+            return
         print_parts(Table([[k, f.what] for k, f in exports.FORMATS.items()], ["writes", ""]), "")
         print_parts(Table([[k, f.what] for k, f in imports.FORMATS.items()], ["reads", ""]))
         return
@@ -65,7 +83,11 @@ def convert(
     if output is None:
         click.echo(text, nl=False)
         return
-    echo(f"written: {shown(str(files.write_text(output, text)))}")
+    path = files.write_text(output, text)
+    if as_json:
+        print_json({"path": str(path), "format": to})
+    else:
+        echo(f"written: {shown(str(path))}")
 
 
 @results_group.command(name="import")
@@ -73,7 +95,8 @@ def convert(
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="Results file to write.")
 @click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
 @click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
-def import_command(file: str, output: str, source: str | None, overwrite: bool) -> None:
+@json_option()
+def import_command(file: str, output: str, source: str | None, overwrite: bool, as_json: bool) -> None:
     """Import results of other tools.
 
     FILE is of pytest-benchmark, pyperf or llama-bench; what is made can be shown, compared and converted.
@@ -87,6 +110,10 @@ def import_command(file: str, output: str, source: str | None, overwrite: bool) 
         raise ArgumentError(f"{shown(output)} is there already; --overwrite replaces it.")
     results = imports.load(file, source)
     path = store.save(results, output)
+    if as_json:
+        origin = results.suite or results.kind
+        print_json({"path": str(path), "runs": len(results.runs), "from": origin, "notes": list(results.notes)})
+        return
     echo(f"written: {shown(str(path))}, {len(results.runs)} runs from {results.suite or results.kind}")
     for note in results.notes:
         echo(f"note: {shown(note)}")

@@ -33,6 +33,8 @@ from tritium.cli.text import (
     amount,
     bar,
     echo,
+    json_option,
+    print_json,
     print_parts,
     say,
     shown,
@@ -194,7 +196,7 @@ def cli(log_level: str | None) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def devices(as_json: bool) -> None:
     """List the devices: those here, and how to get the others."""
     listed = backends.devices()
@@ -242,7 +244,7 @@ def kernels_of(row: Op) -> dict[str, list[str]]:
 
 @cli.command(name="ops")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.option("--markdown", is_flag=True, help="Print the page docs/ops.md.")
 def ops_command(name: str | None, as_json: bool, markdown: bool) -> None:
     """List the ops and their kernels. With a NAME, all about one op."""
@@ -313,12 +315,12 @@ def _missing_rows() -> Iterator[str]:
     )
     from tritium.backends.values import missing  # of this page alone
 
-    for device, rows in (("mlx", missing.MLX), ("torch, mps", missing.TORCH)):
+    for device, rows in (("mlx", missing.MLX), ("torch, mps", missing.TORCH), ("mps, cuda", missing.ON_HOST)):
         yield from (f"| {device} | `{row.name}` | {why} |\n" for row, why in rows.items())
 
 
 @cli.command(name="ceilings")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with every sample.")
+@json_option("Print JSON with every sample.")
 @click.option("--refresh", is_flag=True, help="Measure again, even if stored.")
 @click.option("--quick", is_flag=True, help="Fewer and shorter samples.")
 def ceilings_command(as_json: bool, refresh: bool, quick: bool) -> None:
@@ -380,7 +382,7 @@ def _ceiling(row: Ceiling) -> str:
 @click.argument("file", type=click.Path())
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
 @click.option("--deep", is_flag=True, help="Decode every ternary weight: count zeros, find damage.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with every tensor.")
+@json_option("Print JSON with every tensor.")
 def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
     """Describe a model file or directory.
 
@@ -427,7 +429,10 @@ def _tensor_row(k: Any, deep: bool) -> list[str]:
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
 @click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
-def convert(source: str, target: str, to: str, overwrite: bool, variant: str | None, ternarise: bool) -> None:
+@json_option()
+def convert(
+    source: str, target: str, to: str, overwrite: bool, variant: str | None, ternarise: bool, as_json: bool
+) -> None:
     """Convert the model IN to another format.
 
     OUT appears only after it was read back equal; IN is never changed.
@@ -438,6 +443,9 @@ def convert(source: str, target: str, to: str, overwrite: bool, variant: str | N
         r = io.convert(
             source, target, to=to, overwrite=overwrite, variant=variant, ternarise=ternarise, progress=progress
         )
+    if as_json:
+        print_json(r)
+        return
     say(shown(r.path.name), "bold", end="")
     echo(
         f"  {r.to} · {r.tensors} tensors, {r.ternary} ternary · {size(r.source_bytes)} → {size(r.bytes)} · read back equal",
@@ -457,7 +465,7 @@ def convert(source: str, target: str, to: str, overwrite: bool, variant: str | N
     help="Relative tolerance for scales and unquantised values.",
 )
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> None:
     """Check that models A and B hold the same weights.
 

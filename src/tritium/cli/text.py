@@ -6,6 +6,8 @@ text. rich gets `Text`, never markup: text from files means nothing to it. NO_CO
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import sys
@@ -30,6 +32,30 @@ TERNARISE_HELP = "Round the projections of a model not trained to be ternary."
 def processes_option(least: int, text: str) -> Callable[[Any], Any]:
     """Return the option of the number of fresh processes; --generations is its former name."""
     return click.option("--processes", "--generations", "generations", type=click.IntRange(least), help=text)
+
+
+def json_option(text: str = "Print JSON.", form: str | None = None) -> Callable[[Any], Any]:
+    """Return the option --json of every command that prints facts: a flag `as_json`, or, of a command with formats, json as the
+    value of its option `form` where that was not given."""
+    if form is None:
+        return click.option("--json", "as_json", is_flag=True, help=text)
+
+    def choose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
+            context.default_map = {**(context.default_map or {}), form: "json"}
+
+    return click.option("--json", is_flag=True, is_eager=True, expose_value=False, callback=choose, help=text)
+
+
+def print_json(value: Any) -> None:
+    """Print a record as JSON, in ASCII alone: a terminal obeys some other characters."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False, default=_as_json))
+
+
+def _as_json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return str(value)
 
 
 NO_REPORT = click.option(

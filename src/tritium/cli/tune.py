@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tritium.cli.text import Counts, Sizes, Table, bar, echo, print_parts, say, shown
+from tritium.cli.text import Counts, Sizes, Table, bar, echo, json_option, print_parts, say, shown
 from tritium.machine import tuned
 from tritium.machine.facts import seconds_text
 
@@ -28,7 +28,7 @@ NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads"
 @click.option("--explain", metavar="NAME", help="Show the candidates of the last race, with intervals.")
 @click.option("--revalidate", is_flag=True, help="Race winners and runners-up again; exit code 1 if one lost.")
 @click.option("--clear", is_flag=True, help="Forget tuned choices; with --op, only those.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with every sample.")
+@json_option("Print JSON with every sample.")
 def tune(
     names: tuple[str, ...], quick: bool, sizes: tuple[tuple[int, ...], ...] | None, batches: tuple[int, ...] | None,
     model: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tritium.errors import checked
+from tritium.arguments import checked
 from tritium.perf.suites.quick import Both, benchmark_elementwise, matmul, timed
 
 benchmark_matmul = matmul

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.machine.facts import usable_threads
+from tritium.machine.files import write_text
 from tritium.perf.amounts import seconds_text
 from tritium.perf.engine.measuring import WAITED, broken_into
 from tritium.perf.engine.worker import TICKS_S, batch, calibrated, steal
-from tritium.perf.files import write_text
 from tritium.perf.formats import exports, imports
 from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, disturbance, is_disturbed
 from tritium.perf.records.case import Context

@@ -98,7 +98,8 @@ def test_a_worker_imports_only_public_names_of_them(structure: Structure, closur
             elif node.module == "tritium.errors":
                 public = inspect.isclass(value)
             else:
-                public = getattr(value, "__module__", "") == node.module and not alias.name.startswith("_")
+                home = getattr(value, "__module__", "")
+                public = home.startswith(node.module) and not alias.name.startswith("_")
             if not public:
                 wrong.add(f"{name}:{node.lineno} {whole}")
     assert not wrong

@@ -199,7 +199,7 @@ def test_a_damaged_run_file_is_named_and_the_rest_kept(folder: Path) -> None:
 
 def test_what_dead_writers_left_is_swept(folder: Path) -> None:
     History(folder).close()
-    left = folder / "runs" / ".x.json.77.0123abcd.tmp"
+    left = folder / "runs" / ".x.json.77.0123abcd.tritium.tmp"
     left.write_text("half")
     os.utime(left, (0, 0))
     History(folder).close()

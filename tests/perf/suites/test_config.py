@@ -7,10 +7,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from config_texts import BENCHMARK, ENERGY, REGRESSION
+from tritium.arguments import parse_seconds, read_duration
 from tritium.errors import ArgumentError, FormatError
 from tritium.perf.records.run import PLANS
 from tritium.perf.suites.config import (
@@ -19,7 +21,6 @@ from tritium.perf.suites.config import (
     Config,
     EnergyConfig,
     RegressionConfig,
-    duration,
     duration_text,
     fraction,
 )
@@ -135,7 +136,7 @@ def test_devices_that_are_not_here_are_skipped_with_the_reason() -> None:
     ("cls", "text", "said"),
     [
         (BenchmarkConfig, '{"tensor_size": [[64, 64]]}', "Did you mean 'tensor_sizes'?"),
-        (BenchmarkConfig, '{"timeout": "30 parsecs"}', "there are ns, us, ms, s, min and h. Did you mean 'secs'?"),
+        (BenchmarkConfig, '{"timeout": "30 parsecs"}', "there are ns, us, ms, s, min, h and d. Did you mean 'secs'?"),
         (BenchmarkConfig, '{"timeout": "soon"}', "'soon' is not a duration"),
         (BenchmarkConfig, '{"timeout": 0}', "a duration above 0 is needed"),
         (BenchmarkConfig, '{"timeout": true}', "a duration above 0 is needed"),
@@ -197,15 +198,29 @@ def test_a_file_too_large_to_be_settings_is_refused_unread(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [("30s", 30), ("100ms", 0.1), ("2min", 120), ("1.5 h", 5400), (3, 3), (0.5, 0.5), ("250us", 0.00025), ("7", 7)],
+    [
+        ("30s", 30),
+        ("100ms", 0.1),
+        ("2min", 120),
+        ("1.5 h", 5400),
+        (3, 3),
+        (0.5, 0.5),
+        ("250us", 0.00025),
+        ("7", 7),
+        ("1 d", 86400),
+        (".5s", 0.5),
+        ("1e-3 s", 0.001),
+        (np.float32(2), 2),
+    ],
 )
 def test_durations(given: Any, seconds: float) -> None:
-    assert duration(given) == pytest.approx(seconds, rel=1e-12)
+    assert read_duration(given) == pytest.approx(seconds, rel=1e-12)
+    assert parse_seconds("ttl", given) == read_duration(given)
 
 
 @given(st.floats(1e-9, 1e7))
 def test_a_duration_written_reads_back_the_same(seconds: float) -> None:
-    assert duration(duration_text(seconds)) == seconds
+    assert read_duration(duration_text(seconds)) == seconds
 
 
 @pytest.mark.parametrize(

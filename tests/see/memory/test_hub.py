@@ -203,7 +203,7 @@ def test_where_no_code_is_the_users_the_innermost_that_is_no_machinery_is_told(
     monkeypatch.setitem(hub._origins, here, hub.COMMAND)
     tt.memory.pack([tt.ones(10)])
     hub.drain()
-    assert "tritium/memory.py" in {hub.site(*r[6:8]).partition(":")[0] for r in ear.heard}
+    assert "tritium/memory/packing.py" in {hub.site(*r[6:8]).partition(":")[0] for r in ear.heard}
 
 
 def test_a_block_made_in_a_pool_of_threads_is_named_by_who_works_there() -> None:

@@ -108,7 +108,7 @@ def test_nothing_is_lost_or_told_twice_through_failures_and_a_restart(
         return sink.taken
 
     quick = (
-        mock.patch(f"tritium.perf.files.{name}", return_value=None) for name in ("sync", "sync_folder")
+        mock.patch(f"tritium.machine.files.{name}", return_value=None) for name in ("sync", "flush")
     )  # no power cut here
     with tempfile.TemporaryDirectory() as folder, next(quick), next(quick):
         assert told(True, Path(folder) / "a.json") == told(False, Path(folder) / "b.json")

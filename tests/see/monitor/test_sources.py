@@ -83,7 +83,7 @@ def test_memory_is_that_of_this_process_and_of_the_pool() -> None:
 
 
 def test_resident_memory_that_cannot_be_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tritium.perf.meters.sensors.resident_bytes", lambda: None)
+    monkeypatch.setattr("tritium.memory.resident_bytes", lambda: None)
     found = Memory().read()[0]
     assert isinstance(found, Absent)
     assert "does not tell the resident memory" in found.says

@@ -109,6 +109,16 @@ def test_rows_are_told_apart_by_kernel_by_specs_or_by_name_alone() -> None:
     assert {r.detail for r in rows(t, by="kernel")} == {""}
 
 
+def test_layers_are_told_apart_where_steps_have_names() -> None:
+    specs = MATMUL.detail
+    up, down = (replace(MATMUL, detail=f"{name}: {specs}") for name in ("mlp: 1/up", "mlp: 1/down"))
+    wide = replace(up, detail="mlp: 1/up: f32[9,9] -> f32[9]", kernel="numpy")
+    t = made((up, 0, 1), (wide, 2, 1), (down, 4, 1), (MATMUL, 6, 1), (MATMUL, 8, 1))
+    assert {(r.detail, r.kernel, r.count) for r in rows(t, by="layer")} == {
+        ("mlp: 1/up", "avx512, numpy", 2), ("mlp: 1/down", "avx512", 1), ("", "avx512", 2),
+    }  # fmt: skip
+
+
 def test_an_unknown_way_to_tell_rows_apart_is_refused() -> None:
     with pytest.raises(ArgumentError, match="Did you mean 'specs'"):
         rows(made((ADD, 0, 1)), by="spec")  # type: ignore[arg-type]

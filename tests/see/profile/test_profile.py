@@ -24,7 +24,7 @@ from hostile import NAMES
 from made_profiles import ADD, LIMITS, MATMUL, everything, made
 from made_timelines import named
 from measured import HOSTILE
-from tritium import recording
+from tritium import buffer, recording
 from tritium.errors import ArgumentError, BusyError, FormatError
 from tritium.machine.facts import this_machine
 from tritium.perf.meters.absent import Absent
@@ -77,6 +77,22 @@ def test_compiled_functions_show_their_program_and_its_steps() -> None:
     assert "matmul" in {r.name for r in p.ops()} or any("matmul" in r.name for r in p.ops())
     (node,) = p.tree().children.values()
     assert node.children
+
+
+@pytest.mark.skipif(buffer.native is None, reason="steps of native programs have names")
+def test_layers_of_a_compiled_function_have_rows_of_their_own() -> None:
+    def f(x: Any) -> Any:
+        for name in ("first", "second"):
+            with tt.scope(name):
+                x = tt.exp(x @ x)
+        return x
+
+    compiled = tt.compile(f, disable="fuse")
+    with tt.profile(**QUIET) as p:
+        for n in (4, 8):
+            compiled(tt.rand((n, n), seed=0))
+    layers = {(r.name, r.detail): r.count for r in p.ops(by="layer") if r.name in ("matmul", "exp")}
+    assert layers == {(op, name): 2 for op in ("matmul", "exp") for name in ("first", "second")}
 
 
 def test_scopes_enclose_what_ran_inside_them() -> None:

@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tritium.errors import ArgumentError, SaveError, checked
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, SaveError
 from tritium.machine.facts import digest, usable_threads
 from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records

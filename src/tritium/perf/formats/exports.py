@@ -17,7 +17,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked, nearest
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
 from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.records.case import Context, Work

@@ -16,7 +16,7 @@ from typing import Literal
 
 from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf.files import write_all
+from tritium.machine.files import write_all
 from tritium.perf.gate.page import STATUS_TEXT, advice, ending, figure, headline, markdown
 from tritium.perf.gate.verdict import Suite, Verdict
 

@@ -20,9 +20,10 @@ from itertools import islice
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, checked, nearest
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.machine.facts import digest
-from tritium.perf.files import decoded, named, read_bytes
+from tritium.machine.files import decoded, named, read_bytes
 from tritium.perf.formats import exports
 from tritium.perf.formats.exports import COLUMNS, RECORDS
 from tritium.perf.records.case import Context, Work

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tritium.errors import ArgumentError, checked, nearest
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, nearest
 from tritium.perf.gate import drift
 from tritium.perf.gate.judge import Estimate, Judged, decide, estimate, judge
 from tritium.perf.gate.page import markdown, page

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tritium import settings
 from tritium.errors import FormatError
+from tritium.machine import files
 from tritium.machine.facts import this_machine
-from tritium.perf import files
 from tritium.perf.records import json_io as records
 
 SCHEMA = 1

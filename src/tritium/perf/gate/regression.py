@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tritium.errors import ArgumentError, BaselineError, checked
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, BaselineError
 from tritium.perf.gate import noise
 from tritium.perf.gate.compare import compare_paired, compare_stored, no_baseline
 from tritium.perf.gate.page import STATUS_TEXT

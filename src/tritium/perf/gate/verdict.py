@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from tritium.errors import ArgumentError, checked_class, nearest
+from tritium.arguments import checked_class
+from tritium.errors import ArgumentError, nearest
 from tritium.perf.records.run import Results, Run, process_spread
 from tritium.perf.work.canary import is_canary
 

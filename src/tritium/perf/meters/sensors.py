@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from tritium.memory import resident_bytes
 from tritium.perf.meters.absent import Absent
 
 SYS, PROC, CGROUPS = Path("/sys"), Path("/proc"), Path("/sys/fs/cgroup")
@@ -117,6 +116,8 @@ def groups(controller: str, proc: Path = PROC, mount: Path = CGROUPS) -> tuple[l
 
 def resident() -> float | Absent:
     """Bytes of this process that are in memory now."""
+    from tritium.memory import resident_bytes  # not for a comparison, which reads other sensors
+
     resident = resident_bytes()
     if resident is None:
         return Absent("unsupported", "this system does not tell the resident memory of a process")

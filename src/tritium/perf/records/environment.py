@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tritium import settings
-from tritium.errors import checked
+from tritium.arguments import checked
 from tritium.machine import tuned
 from tritium.machine.facts import caches, digest, this_machine
 from tritium.perf.meters.sensors import temperature

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tritium.errors import FormatError, nearest
-from tritium.perf import files
+from tritium.machine import files
 
 T = TypeVar("T")
 MAX_DEPTH = 40

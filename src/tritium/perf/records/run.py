@@ -13,7 +13,7 @@ from itertools import chain
 from statistics import median, quantiles
 from typing import Any, Literal
 
-from tritium.errors import checked_class
+from tritium.arguments import checked_class
 from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from tritium.errors import FormatError
-from tritium.perf import files
+from tritium.machine import files
 from tritium.perf.records import json_io
 
 SCHEMA = 1

@@ -21,7 +21,7 @@ from tritium import settings
 from tritium.errors import FormatError, SaveError, TritiumError
 from tritium.escape import visible
 from tritium.machine.facts import digest
-from tritium.perf.files import named, network_filesystem, sweep, sync_folder
+from tritium.machine.files import named, network_filesystem, sweep, sync
 from tritium.perf.records.json_io import plain
 from tritium.perf.records.run import Results, Series, process_spread, rounds_of
 from tritium.perf.stats import estimates as stats
@@ -162,7 +162,7 @@ class History:
         try:
             self.files.mkdir(parents=True, exist_ok=True)
             for folder in (self.folder, self.folder.parent):
-                sync_folder(folder)
+                sync(folder)
         except OSError as error:
             raise SaveError(f"{named(self.folder)}: the history cannot be kept here: {error.strerror}.") from error
 

@@ -17,16 +17,16 @@ from typing import Any
 from tritium import settings
 from tritium.errors import BusyError, FormatError, SaveError
 from tritium.machine.facts import digest
-from tritium.perf.files import (
+from tritium.machine.files import (
     LOCK_BUSY,
     again,
     decoded,
+    flush,
     lock,
     make_folder,
     named,
     read_bytes,
     sync,
-    sync_folder,
     unsaved,
     write_all,
     write_text,
@@ -131,7 +131,7 @@ class Journal:
         try:
             again(os.lseek, self._handle, self._end, os.SEEK_SET)
             write_all(self._handle, line)
-            sync(self._handle)
+            flush(self._handle)
         except BaseException as error:
             self._take_back()
             if isinstance(error, OSError):
@@ -192,8 +192,8 @@ class Journal:
         if end == 0:
             write_all(self._handle, self.HEADER)
             end = len(self.HEADER)
-        sync(self._handle)
-        sync_folder(self.path.absolute().parent)
+        flush(self._handle)
+        sync(self.path.absolute().parent)
         return end
 
     def _take_back(self) -> None:

@@ -15,61 +15,34 @@ key, its value and the nearest valid one. The same rules hold for objects built 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tritium import backends, dtype
-from tritium.errors import ArgumentError, DTypeError, FormatError, checked_record, nearest
+from tritium.arguments import SECONDS, checked_record, read_duration
+from tritium.errors import ArgumentError, DTypeError, FormatError, nearest, shown
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import PLANS, Plan
 from tritium.perf.work import peers
 
 C = TypeVar("C", bound="Config")
 MAX_FILE_BYTES = 1 << 20
+MOST_ITEMS = 4096  # of a list in a file
 
 
 # ---- values: each function takes the raw value from a file or from Python and its key, and returns the checked value
-
-SECONDS = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "m": 60.0,
-    "min": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0,
-}  # fmt: skip
-
-
-def duration(value: Any, where: str = "duration") -> float:
-    """Return seconds, from a number of them or text such as "30s", "100ms", "2min"."""
-    seconds: float | None = None
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    elif isinstance(value, str):
-        match = re.fullmatch(
-            r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)\s*", value, re.IGNORECASE
-        )
-        if match is None:
-            raise ArgumentError(f'{where}: {value!r} is not a duration; write "30s", "100ms", or seconds as a number.')
-        unit = match[2].lower() or "s"
-        if unit not in SECONDS:
-            raise ArgumentError(
-                f"{where}: {value!r} has the unit {match[2]!r}; there are ns, us, ms, s, min and h.{nearest(unit, SECONDS)}"
-            )
-        seconds = float(match[1]) * SECONDS[unit]
-    if seconds is None or not math.isfinite(seconds) or seconds <= 0:
-        raise ArgumentError(
-            f'{where}: a duration above 0 is needed ("30s", "100ms", or seconds), given {_repr(value)}.'
-        )
-    return seconds
 
 
 def duration_text(seconds: float) -> str:
     """Return a duration as text for a file."""
     for unit in ("s", "ms", "us"):
         text = f"{seconds / SECONDS[unit]:.12g}{unit}"
-        if seconds >= SECONDS[unit] and duration(text) == seconds:
+        if seconds >= SECONDS[unit] and read_duration(text) == seconds:
             return text
     return f"{seconds!r}s"
 
@@ -136,9 +109,7 @@ def watts(value: Any, where: str) -> float | None:
 
 def words(value: Any, where: str) -> tuple[str, ...]:
     """Return names, each once."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ArgumentError(f"{where}: a list of names is needed, given {_repr(value)}.")
-    names = tuple(text(item, f"{where}[{i}]").strip() for i, item in enumerate(value))
+    names = tuple(text(item, f"{where}[{i}]").strip() for i, item in enumerate(_items(value, where, "a list of names")))
     if not names:
         raise ArgumentError(f"{where}: at least one name is needed, given none.")
     return tuple(dict.fromkeys(names))
@@ -146,14 +117,10 @@ def words(value: Any, where: str) -> tuple[str, ...]:
 
 def sizes(value: Any, where: str) -> tuple[tuple[int, ...], ...]:
     """Return shapes from [[64, 64], [128, 128]]; a lone number n is n x n."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ArgumentError(f"{where}: a list of sizes such as [[64, 64], [128, 128]] is needed, given {_repr(value)}.")
     shapes = []
-    for i, item in enumerate(value):
-        shape = (item, item) if isinstance(item, int) else item
-        if isinstance(shape, str) or not isinstance(shape, Iterable):
-            raise ArgumentError(f"{where}[{i}]: a size such as [64, 64] is needed, given {_repr(item)}.")
-        shape = tuple(count_from(1)(n, f"{where}[{i}]") for n in shape)
+    for i, item in enumerate(_items(value, where, "a list of sizes such as [[64, 64], [128, 128]]")):
+        numbers = [item, item] if isinstance(item, int) else _items(item, f"{where}[{i}]", "a size such as [64, 64]")
+        shape = tuple(count_from(1)(n, f"{where}[{i}]") for n in numbers)
         if not 1 <= len(shape) <= 4:
             raise ArgumentError(f"{where}[{i}]: a size of 1 to 4 numbers is needed, given {len(shape)}.")
         shapes.append(shape)
@@ -164,9 +131,8 @@ def sizes(value: Any, where: str) -> tuple[tuple[int, ...], ...]:
 
 def counts(value: Any, where: str) -> tuple[int, ...]:
     """Return integers from 1 on, each once; there may be none."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ArgumentError(f"{where}: a list of integers such as [1, 8, 32] is needed, given {_repr(value)}.")
-    return tuple(dict.fromkeys(count_from(1)(n, f"{where}[{i}]") for i, n in enumerate(value)))
+    items = _items(value, where, "a list of integers such as [1, 8, 32]")
+    return tuple(dict.fromkeys(count_from(1)(n, f"{where}[{i}]") for i, n in enumerate(items)))
 
 
 TRANSFERS = ("excluded", "included", "both")
@@ -174,10 +140,9 @@ TRANSFERS = ("excluded", "included", "both")
 
 def transfer_named(value: Any, where: str) -> str:
     """Return the transfer mode."""
-    if value not in TRANSFERS:
-        raise ArgumentError(
-            f"{where}: one of {', '.join(TRANSFERS)} is needed, given {_repr(value)}.{nearest(str(value), TRANSFERS)}"
-        )
+    if not isinstance(value, str) or value not in TRANSFERS:
+        close = nearest(value, TRANSFERS) if isinstance(value, str) else ""
+        raise ArgumentError(f"{where}: one of {', '.join(TRANSFERS)} is needed, given {_repr(value)}.{close}")
     return str(value)
 
 
@@ -235,7 +200,17 @@ def absence(device: str) -> str:
 
 def _repr(value: Any) -> str:
     """Return a value as text for an error message."""
-    return "nothing" if value is None else repr(value)[:60]
+    return "nothing" if value is None else shown(value)
+
+
+def _items(value: Any, where: str, needed: str) -> list[Any]:
+    """Return the elements of a list; text, classes, arrays without axes and lists without end are none."""
+    if isinstance(value, (str, bytes, type)) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+        raise ArgumentError(f"{where}: {needed} is needed, given {_repr(value)}.")
+    items = list(islice(value, MOST_ITEMS + 1))
+    if len(items) > MOST_ITEMS:
+        raise ArgumentError(f"{where}: {needed} is needed, at most {MOST_ITEMS} of them, given {_repr(value)}.")
+    return items
 
 
 # ---- the files
@@ -368,7 +343,7 @@ class BenchmarkConfig(Config):
         "operations": Key("operations", words),
         "devices": Key("devices", device_names),
         "data_types": Key("data_types", float_types),
-        "timeout": Key("timeout_s", duration, duration_text),
+        "timeout": Key("timeout_s", read_duration, duration_text),
         "batch_sizes": Key("batch_sizes", counts),
         "transfer": Key("transfer", transfer_named),
     }
@@ -409,8 +384,8 @@ class EnergyConfig(Config):
     KIND: ClassVar[str] = "energy"
     USE: ClassVar[str] = "Pass an energy file to `tritium bench energy --config`."
     KEYS: ClassVar[Mapping[str, Key]] = {
-        "monitoring_interval": Key("monitoring_interval_s", duration, duration_text),
-        "power_measurement_duration": Key("power_measurement_duration_s", duration, duration_text),
+        "monitoring_interval": Key("monitoring_interval_s", read_duration, duration_text),
+        "power_measurement_duration": Key("power_measurement_duration_s", read_duration, duration_text),
         "thermal_monitoring": Key("thermal_monitoring", flag),
         "battery_monitoring": Key("battery_monitoring", flag),
         "device_specific_monitoring.apple_silicon": Key("apple_silicon", flag),

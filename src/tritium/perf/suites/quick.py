@@ -18,10 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from tritium import backends, dtype as dt, layout as lay, settings
-from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError, checked_except, shown
+from tritium import backends, dtype as dt, ops, settings
+from tritium.arguments import checked_except
+from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError, shown
+from tritium.machine import files
 from tritium.machine.facts import this_machine
-from tritium.perf import files
 from tritium.perf.engine import worker
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Case, Made, UnsupportedError, Work
@@ -189,7 +190,7 @@ def timed(
     gives: tuple[str, ...] = ("us", "gflops"),
 ) -> Timed:
     """Time any op of `tritium bench --list`, on values of a fixed seed."""
-    sizes = lay.sizes_of(shape, operation)
+    sizes = ops.size_of(shape)
     kind, device_name = dt.dtype(dtype).name, str(backends.device(device))
     cases = grid([operation], [sizes], [kind], devices=[device_name], layouts=[layout])
     return _time_case(_only(cases, refuses(operation, sizes, kind)), seconds, gives)
@@ -239,7 +240,8 @@ def benchmark_quantization(
 ) -> Both:
     """Time quantising and dequantising a matrix: (µs, µs)."""
     steps = ("quantize", "dequantize")
-    cases = quantised.quantisation([shape], [scheme], steps, device=str(backends.device(device)))
+    sizes = ops.size_of(shape)
+    cases = quantised.quantisation([sizes], [scheme], steps, device=str(backends.device(device)))
     first, second = (_time_case(case, seconds, ("us", "gbs")) for case in cases)
     return Both(first, second)
 
@@ -249,7 +251,8 @@ def benchmark_device_transfer(
     shape: Sequence[int] = (1024, 1024), device: Any = None, dtype: Any = "f32", *, seconds: float = 0.5
 ) -> Both:
     """Time a copy to a device and back to the host: (µs, µs). On the CPU both are copies of memory."""
-    cases = moves.transfer([shape], [dt.dtype(dtype).name], ("upload", "download"), device=str(backends.device(device)))
+    sizes = ops.size_of(shape)
+    cases = moves.transfer([sizes], [dt.dtype(dtype).name], ("upload", "download"), device=str(backends.device(device)))
     first, second = (_time_case(case, seconds, ("us", "gbs")) for case in cases)
     return Both(first, second)
 
@@ -284,7 +287,8 @@ def benchmark_strided(
 @checked_except("seconds")
 def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
     """Time the overhead of a call: an addition of a few elements in Tritium and in NumPy: (ns, ns)."""
-    (case,) = grid(["add"], [(size,)])
+    sizes = ops.size_of(size)
+    case = _only(grid(["add"], [sizes]), refuses("add", sizes, "f32"))
     first, second = (
         replace(_time_case(case, seconds, ("ns",), candidate), name=f"{case.name}, {candidate}")
         for candidate in ("tritium", "numpy")
@@ -295,7 +299,7 @@ def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
 @checked_except("taken")
 def calculate_gflops(taken: Timed | float, shape: Sequence[int], operation: str = "matmul") -> float:
     """Return 1e9 operations per second of an op of that shape, from a timing or from seconds."""
-    flops = work_of(operation_named(operation), tuple(shape), "f32").flops
+    flops = work_of(operation_named(operation), ops.size_of(shape), "f32").flops
     seconds = taken.seconds if isinstance(taken, Timed) else taken
     if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e300:
         raise ArgumentError(f"calculate_gflops: seconds must be a time above 0, given {shown(taken)}.")
@@ -335,7 +339,7 @@ def assert_performance(
     that is not in it has no floor.
     """
     if not 0 <= tolerance < 1:
-        raise ArgumentError(f"assert_performance: tolerance must be a fraction from 0 to 1, given {tolerance!r}.")
+        raise ArgumentError(f"assert_performance: tolerance must be a fraction from 0 to 1, given {shown(tolerance)}.")
     label = name or getattr(measured, "name", "") or getattr(measured, "case", "") or "the measured speed"
     low, value, high = _rates(measured, metric)
     if floors is not None:
@@ -345,9 +349,12 @@ def assert_performance(
             return Floor("no floor", text, value, (low, high), None)
     if at_least is None:
         raise ArgumentError("assert_performance: no floor was given; name at_least=… or floors=FILE.")
-    if not 0 < at_least < math.inf or not math.isfinite(value):  # a comparison with NaN would pass
+    if (
+        not isinstance(at_least, (int, float)) or not 0 < at_least < math.inf or not math.isfinite(value)
+    ):  # NaN would pass
         raise ArgumentError(
-            f"assert_performance: {label}: numbers are compared; {value!r} was measured, at least {at_least!r} is required."
+            f"assert_performance: {label}: numbers are compared; {value!r} was measured, at least {shown(at_least)} is "
+            f"required."
         )
     least = at_least * (1 - tolerance)
     interval = f" ({low:.4g} … {high:.4g})" if low < high else ""
@@ -369,6 +376,10 @@ def _rates(measured: Timed | Run | float, metric: str) -> tuple[float, float, fl
     """Return the lower end, the middle and the upper end of a rate; a bare number is all three."""
     if isinstance(measured, (int, float)):
         return float(measured), float(measured), float(measured)
+    if not isinstance(measured, (Timed, Run)):
+        raise ArgumentError(
+            f"assert_performance: a timing, a run or a number is needed, given {shown(measured)}; tt.perf.timed measures one."
+        )
     if metric not in ("gflops", "gbs", "throughput", "items_per_s"):
         raise ArgumentError(
             f"assert_performance: {metric!r} is no rate; there are gflops, gbs, throughput and items_per_s."

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tritium import backends
+from tritium.arguments import checked
 from tritium.buffer import native
-from tritium.errors import ArgumentError, checked, nearest
+from tritium.errors import ArgumentError, nearest
 from tritium.op import OPS
 from tritium.perf.engine import measuring
 from tritium.perf.engine.measuring import Progress

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from typing import Literal
 
-from tritium.errors import checked
+from tritium.arguments import checked
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.verdict import Verdict
 from tritium.perf.records.run import Results, Run

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tritium import escape
-from tritium.errors import checked
+from tritium.arguments import checked
 from tritium.perf import amounts
 from tritium.perf.gate.verdict import REMEDY, Suite
 from tritium.perf.records.run import Results, Run, Series

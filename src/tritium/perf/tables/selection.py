@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from tritium.errors import checked
+from tritium.arguments import checked
 from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.gate.verdict import Disturbance, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run

@@ -46,3 +46,7 @@ class Table:
         body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
         below = "".join(f"\n\n{escape.prose(line, None)}" for line in self.below)
         return (f"### {escape.prose(self.title)}\n\n" if self.title else "") + body + below
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return escape.html_table(self.heads, self.rows, title=self.title, right=self.right, below=self.below)

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from tritium import backends, settings
 from tritium.errors import BusyError, FormatError
-from tritium.machine import tuned
+from tritium.machine import files, tuned
 from tritium.machine.facts import this_machine
-from tritium.perf import files
 from tritium.perf.records import json_io as records
 from tritium.perf.stats import estimates as stats
 

@@ -20,8 +20,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from tritium.arguments import checked, checked_except
 from tritium.batching.batches import BatchSize, advise_batch as advise_batch, find_optimal_batch_size, seconds_in
-from tritium.errors import ArgumentError, TuneError, checked, checked_except, nearest
+from tritium.errors import ArgumentError, TuneError, nearest
 from tritium.machine.facts import seconds_text
 from tritium.machine.tuned import Choice
 from tritium.perf.records.json_io import utc_now

@@ -70,8 +70,10 @@ def quantisation(
                 f"quantisation: {name!r} is no scheme.{nearest(name, SCHEMES)} There are {', '.join(SCHEMES)}."
             )
         for shape in map(tuple, shapes):
-            if len(shape) != 2:
-                raise ArgumentError(f"quantisation: a matrix (rows, columns) is needed, given {shape}.")
+            if len(shape) != 2 or min(shape) < 1:
+                raise ArgumentError(
+                    f"quantisation: a matrix (rows, columns), each 1 or more, is needed, given {shape}."
+                )
             for step in steps:
                 arguments = {
                     "step": step,

@@ -86,9 +86,12 @@ def benchmark(
     called with the same parameters; then every contender is checked.
     """
     if not isinstance(name, str) or not name.strip():
-        raise ArgumentError(f'benchmark: a name is needed, given {name!r}; write @benchmark("custom_op").')
+        value = repr(name) if isinstance(name, str) else type(name).__name__
+        raise ArgumentError(f'benchmark: a name is needed, given {value}; write @benchmark("custom_op").')
     if work is not None and not isinstance(work, Work) and not callable(work):
-        raise ArgumentError(f"benchmark {name!r}: work must be a Work or a function of the shape, given {work!r}.")
+        raise ArgumentError(
+            f"benchmark {name!r}: work must be a Work or a function of the shape, given {type(work).__name__}."
+        )
 
     def register(fn: F) -> F:
         reserved = (

@@ -10,7 +10,8 @@ from collections import Counter
 from typing import Any
 
 from tritium import dtype as dt, ops
-from tritium.errors import ArgumentError, checked
+from tritium.arguments import checked
+from tritium.errors import ArgumentError
 from tritium.fragment import Fragment
 from tritium.graph.graph import Graph, Node, trace
 from tritium.layout import Layout

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked_except
+from tritium.arguments import checked_except
+from tritium.errors import ArgumentError
 from tritium.perf.meters.absent import Absent
 from tritium.see.doctor.checks import MACHINE, SEVERITIES, Check, Finding, Severity
 from tritium.see.doctor.readings import READERS, Reader, Readings

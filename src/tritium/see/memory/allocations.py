@@ -16,7 +16,8 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from tritium import backends, memory
-from tritium.errors import ArgumentError, DeviceError, checked, checked_class, checked_except, nearest
+from tritium.arguments import checked, checked_class, checked_except
+from tritium.errors import ArgumentError, DeviceError, nearest, shown
 from tritium.perf.records.json_io import utc_now
 from tritium.see.memory import file as memory_file, hub, page as memory_page, pressure as memory_pressure, records
 from tritium.see.memory.accounts import CPU, Accounts
@@ -48,7 +49,9 @@ class MemoryTracker:
 
     def __init__(self, name: str = "", *, sites: bool = True, capacity: int = CAPACITY, python: bool = False) -> None:
         if type(capacity) is not int or capacity < 1:
-            raise ArgumentError(f"track_memory: capacity is {capacity!r}; a whole number of events from 1 is needed.")
+            raise ArgumentError(
+                f"track_memory: capacity is {shown(capacity)}; a whole number of events from 1 is needed."
+            )
         self.name, self.sites, self.capacity = name, sites, capacity
         self._accounts = Accounts(capacity)
         self._traced = Traced() if python else None
@@ -181,13 +184,13 @@ class MemoryTracker:
     @checked_except("kind", "op")
     def get_events(self, *, kind: str | None = None, op: str | None = None, device: Any = None) -> tuple[Event, ...]:
         """Return the events of a kind, an op or a device."""
-        if kind is not None and kind not in records.EVENT_KINDS:
+        if kind is not None and not (isinstance(kind, str) and kind in records.EVENT_KINDS):
             close = nearest(kind, records.EVENT_KINDS) if isinstance(kind, str) else ""
             raise ArgumentError(
-                f"get_events: kind={kind!r} is no kind of event; there are {', '.join(records.EVENT_KINDS)}.{close}"
+                f"get_events: kind={shown(kind)} is no kind of event; there are {', '.join(records.EVENT_KINDS)}.{close}"
             )
         if op is not None and not isinstance(op, str):
-            raise ArgumentError(f'get_events: op={op!r} is not a name; give the name of an op, such as "add".')
+            raise ArgumentError(f'get_events: op={shown(op)} is not a name; give the name of an op, such as "add".')
         where = None if device is None else str(device)
         return tuple(
             e for e in self.events
@@ -311,6 +314,9 @@ class MemoryTracker:
         """Return the report for a terminal."""
         return memory_page.text(self.record(), top)
 
+    def _repr_html_(self) -> str:
+        return memory_page.html(self.record())
+
     generate_report = report
 
     def as_dict(self) -> dict[str, Any]:
@@ -395,13 +401,13 @@ def _transfer_event(id: str, nbytes: int, source: Any, target: Any, op: str, fra
 
 def _check_id(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ArgumentError(f"track: an id must be a non-empty string, given {value!r}.")
+        raise ArgumentError(f"track: an id must be a non-empty string, given {shown(value)}.")
     return value
 
 
 def _check_size(nbytes: Any) -> int:
     if not isinstance(nbytes, int) or isinstance(nbytes, bool) or not 0 <= nbytes <= MOST:
-        raise ArgumentError(f"track: bytes must be a whole number from 0, given {nbytes!r}.")
+        raise ArgumentError(f"track: bytes must be a whole number from 0, given {shown(nbytes)}.")
     return nbytes
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from tritium import escape
 from tritium.errors import ArgumentError, FormatError, SaveError
 from tritium.machine.facts import digest
-from tritium.perf.files import MAX_BYTES, decoded, named, read_bytes, write_bytes, write_text
+from tritium.machine.files import MAX_BYTES, decoded, named, read_bytes, write_bytes, write_text
 from tritium.perf.records.json_io import check_schema, dumps, loads, plain, read
 from tritium.see.memory import page
 from tritium.see.memory.records import Event, Record
@@ -31,6 +31,9 @@ class Memory(Record):
     def report(self, top: int = 10) -> str:
         """Return the report for a terminal."""
         return page.text(self, top)
+
+    def _repr_html_(self) -> str:
+        return page.html(self)
 
 
 # ---- files

@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from tritium import buffer, launch
+from tritium.arguments import GENERATED
 from tritium.recording import acting
 
 # kind, address or id, bytes, detail, time in ns, op, code, instruction offset, thread.
@@ -34,7 +35,7 @@ STANDARD = sysconfig.get_path("stdlib") + os.sep
 USER, OURS, MACHINERY, COMMAND = range(4)
 CARRIES_OUT = (
     "backends", "buffer", "pure", "launch", "eager", "op.", "ops.", "tensor", "functions", "interop", "indexing", "see",
-    "errors",
+    "arguments",
 )  # fmt: skip
 
 
@@ -133,6 +134,8 @@ def place(frame: FrameType) -> tuple[CodeType, int]:
 
 
 def _classify(file: str) -> int:
+    if file == GENERATED:
+        return MACHINERY
     if not file.startswith(PACKAGE):
         standard = (
             file.startswith(STANDARD) and "-packages" not in file

@@ -34,6 +34,10 @@ class Lines:
     def markdown(self) -> str:
         return "\n".join([f"### {self.title}", "", *(f"- {escape.markdown(line, None)}" for line in self.lines)])
 
+    def _repr_html_(self) -> str:
+        listed = "".join(f"<li>{escape.html(line)}</li>" for line in self.lines)
+        return f"<div>{escape.html(self.title)}</div><ul>{listed}</ul>"
+
 
 Part = Table | Lines
 
@@ -46,6 +50,11 @@ def text(m: Record, top: int = 10) -> str:
 def markdown(m: Record, top: int = 10) -> str:
     """Return the page for a pull request or a report."""
     return "\n\n".join([f"## {_title(m, escape.markdown)}", *(p.markdown() for p in parts(m, top))]) + "\n"
+
+
+def html(m: Record, top: int = 5) -> str:
+    """Return the page for a notebook: shorter than that for a terminal."""
+    return "".join([f"<b>{_title(m, escape.html)}</b>", *(p._repr_html_() for p in parts(m, top))])
 
 
 def _title(m: Record, escaped: Callable[[str], str]) -> str:

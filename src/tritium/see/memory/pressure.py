@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tritium import backends, memory, settings
-from tritium.errors import ArgumentError, checked
+from tritium.arguments import checked, read_duration
+from tritium.errors import ArgumentError, shown
 from tritium.machine.facts import bytes_text, installed_memory
 from tritium.perf.meters.sensors import CGROUPS, PROC, groups, number, text
-from tritium.perf.suites.config import duration, fraction
+from tritium.perf.suites.config import fraction
 
 Level = Literal["low", "medium", "high", "critical"]
 LEVELS: tuple[Level, ...] = ("low", "medium", "high", "critical")
@@ -209,6 +210,6 @@ def on_pressure(
     end of the `with` block.
     """
     if not callable(callback):
-        raise ArgumentError(f"on_pressure: a function (pressure, level_before) is needed, given {callback!r}.")
+        raise ArgumentError(f"on_pressure: a function (pressure, level_before) is needed, given {shown(callback)}.")
     limits = thresholds(medium, high, critical)
-    return Watch(callback, device, limits, None if every is None else duration(every, "every"))
+    return Watch(callback, device, limits, None if every is None else read_duration(every, "every"))

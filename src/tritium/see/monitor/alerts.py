@@ -24,8 +24,9 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError, checked_class
-from tritium.perf import files
+from tritium.arguments import checked_class
+from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError
+from tritium.machine import files
 from tritium.perf.records import json_io as records
 from tritium.settings import log
 
@@ -303,11 +304,11 @@ def append_line(path: Path, line: str) -> None:
         size = os.fstat(handle).st_size
         torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
         files.write_all(handle, ("\n" * torn + line + "\n").encode("utf-8", "backslashreplace"))
-        files.sync(handle)
+        files.flush(handle)
     finally:
         os.close(handle)
     if new:
-        files.sync_folder(path.absolute().parent)
+        files.sync(path.absolute().parent)
 
 
 def read_alerts(path: str | os.PathLike[str]) -> list[Alert]:
@@ -352,13 +353,13 @@ class Desk:
     """A dispatcher: takes standings and sends every change to every sink. `state`: a file that survives restarts."""
 
     def __init__(
-        self, sinks: Sequence[Sink] = (), state: Path | None = None, *, now: Callable[[], str] = records.utc_now
+        self, sinks: Sequence[Sink] = (), state: str | Path | None = None, *, now: Callable[[], str] = records.utc_now
     ) -> None:
-        self.sinks, self.state, self.now = tuple(sinks), state, now
+        self.sinks, self.state, self.now = tuple(sinks), None if state is None else Path(state), now
         self.levels: dict[tuple[str, str, str, str], Level] = {}
         self._waiting: list[_Waiting] = []
-        if state is not None and state.exists():
-            self._restore(state)
+        if self.state is not None and self.state.exists():
+            self._restore(self.state)
 
     @property
     def worst(self) -> Level:

@@ -14,13 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import isfinite
+from numbers import Real
+from typing import Any
 
 from tritium import escape, settings
-from tritium.errors import ArgumentError, checked_class, checked_except
+from tritium.arguments import checked_class, checked_except, read_duration
+from tritium.errors import ArgumentError, shown
 from tritium.perf.meters.absent import Absent
 from tritium.perf.records.case import Context
 from tritium.perf.records.json_io import utc_now
-from tritium.perf.suites.config import count_from, duration
+from tritium.perf.suites.config import count_from
 from tritium.see.monitor.counters import Operations
 from tritium.see.monitor.metrics_file import Metrics, Operation, Row, Value
 from tritium.see.monitor.sources import Source, default_sources
@@ -43,7 +46,7 @@ class Collector:
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.interval_s = duration(interval, "interval")
+        self.interval_s = read_duration(interval, "interval")
         if self.interval_s < LEAST_S:
             raise ArgumentError(f"interval: at least {LEAST_S:g} s are needed between two rows, given {interval!r}.")
         self.history = count_from(1)(history, "history")
@@ -130,8 +133,9 @@ class Collector:
         context: Context | None = None,
     ) -> Operation:
         """Record one operation of the caller's own beside the rows: its duration and context."""
-        if not isfinite(elapsed_s) or elapsed_s < 0:
-            raise ArgumentError(f"{operation}: elapsed_s is seconds, 0 or more, given {elapsed_s!r}.")
+        seconds: Any = elapsed_s
+        if not isinstance(seconds, Real) or not isfinite(seconds) or seconds < 0:
+            raise ArgumentError(f"{operation}: elapsed_s is seconds, 0 or more, given {shown(elapsed_s)}.")
         sizes = tuple(tuple(int(n) for n in shape) for shape in shapes)
         full_context = context or Context(operation, sizes[0] if sizes else (), device=str(device))
         record = Operation(self._now(), float(elapsed_s), full_context, sizes)

@@ -16,7 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked_class
+from tritium.arguments import checked_class
+from tritium.errors import ArgumentError
 from tritium.settings import log
 
 CONNECTIONS = 8  # at once; further ones are closed unread

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, checked, nearest
-from tritium.perf import files
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.machine import files
 from tritium.perf.formats.exports import BASE_UNITS, Family, Sample, exposition
 from tritium.perf.meters.absent import Absent
 from tritium.perf.records import json_io as records

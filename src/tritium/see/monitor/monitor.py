@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, TritiumError, checked_class
+from tritium.arguments import checked_class
+from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.perf.amounts import seconds_text
 from tritium.perf.formats.exports import Family, Sample, exposition, prometheus
 from tritium.perf.gate import noise, regression

@@ -14,7 +14,8 @@ import os
 import threading
 from dataclasses import dataclass
 
-from tritium.errors import ArgumentError, checked
+from tritium.arguments import checked
+from tritium.errors import ArgumentError
 from tritium.perf.suites.config import count_from
 from tritium.see.monitor.collector import Collector
 from tritium.see.monitor.counters import OpCount, Operations

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, TritiumError, checked, checked_except, shown
+from tritium.arguments import checked, checked_except, read_duration
+from tritium.errors import ArgumentError, TritiumError, shown
 from tritium.perf.engine import worker
 from tritium.perf.gate.verdict import Suite, Verdict
 from tritium.perf.records.case import Arm, Case
-from tritium.perf.suites.config import duration
 from tritium.recording import scope
 from tritium.see.profile import file as profile_file
 from tritium.see.profile.diff import ProfileDiff, diff
@@ -51,7 +51,7 @@ def attribute(
         raise ArgumentError(f"attribute: repeats={repeats}; at least 2 are needed, 6 are usual.")
     request: dict[str, Any] = {
         "target": case.recipe.target, "arguments": dict(case.recipe.arguments), "name": case.name, "calls": calls,
-        "seconds": duration(seconds, "attribute: seconds"),
+        "seconds": read_duration(seconds, "attribute: seconds"),
     }  # fmt: skip
     timelines: dict[int, list[Timeline]] = {0: [], 1: []}
     for round_ in range(repeats):

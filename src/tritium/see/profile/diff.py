@@ -23,7 +23,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked_except
+from tritium.arguments import checked_except
+from tritium.errors import ArgumentError
 from tritium.perf.amounts import seconds_text
 from tritium.perf.records.environment import differences
 from tritium.perf.stats.estimates import Interval, brunner_munzel_p, holm, unpaired

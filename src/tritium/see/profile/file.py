@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tritium.errors import FormatError, SaveError
-from tritium.perf import files
+from tritium.machine import files
 from tritium.perf.records.environment import Environment
 from tritium.perf.records.json_io import check_schema, dumps, loads, plain, read
 from tritium.see.trace.timeline import Column, Counter, Floats, Samples, Timeline, What

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tritium import escape
-from tritium.errors import checked_class
+from tritium.arguments import checked_class
 from tritium.machine.facts import seconds_text
 from tritium.see.profile.op_table import (
     CALLS,

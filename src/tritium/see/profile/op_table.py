@@ -20,14 +20,17 @@ from tritium.see.trace.timeline import Column, Kind, Timeline, What
 from tritium.see.trace.tree import own_ns as own_times
 
 Bound = Literal["", "compute", "memory", "latency", "overhead", "first"]
-By = Literal["name", "kernel", "specs"]
+By = Literal["name", "kernel", "layer", "specs"]
 CALLS: tuple[Kind, ...] = ("op", "transfer")
 PARTS: tuple[Kind, ...] = ("scope", "program")
 KEYS: dict[str, Callable[[What], tuple[str, ...]]] = {
     "name": lambda w: (w.kind, w.name, "", w.device, ""),
     "kernel": lambda w: (w.kind, w.name, w.kernel, w.device, ""),
+    "layer": lambda w: (w.kind, w.name, "", w.device, w.layer),
     "specs": lambda w: (w.kind, w.name, w.kernel, w.device, w.detail),
 }
+DETAILS: dict[str, Callable[[What], str]] = {"layer": lambda w: w.layer, "specs": lambda w: w.detail}
+MERGED = ("name", "layer")  # that merge the kernels of a row
 SMALL_NS = 2_000  # below, the call itself dominates: checking arguments, waking threads, returning results
 FAR = 2.0  # times the least: only then is a small call latency-bound
 COLD_NS = 50_000  # no warm call has such overhead: it starts threads, allocates memory, loads code
@@ -45,13 +48,13 @@ class Timelined(Protocol):
 
 @dataclass(frozen=True)
 class OpRow:
-    """All calls of one kernel (or of one name, or on the same specs); or all entries of one scope."""
+    """All calls of one kernel (or of one name, of one layer, or on the same specs); or all entries of one scope."""
 
     name: str
     kernel: str
     device: str
     kind: Kind
-    detail: str  # the specs, where rows are grouped by them
+    detail: str  # the specs or the layer, where rows are grouped by them
     count: int
     total_ns: int
     own_ns: int  # without what ran inside
@@ -105,7 +108,7 @@ def lane_time_ns(t: Timeline) -> int:
 def rows(
     t: Timeline, *, by: By = "kernel", kinds: Sequence[Kind] = CALLS, own: Column | None = None
 ) -> tuple[OpRow, ...]:
-    """Return a row for each kernel (`by` may be "name" or "specs"), the longest first. `own`: own times, if already computed."""
+    """Return a row for each kernel (`by` may be "name", "layer" or "specs"), the longest first. `own`: own times, if already computed."""
     if by not in KEYS:
         raise ArgumentError(f"ops: by={by!r} is not known; there are {', '.join(KEYS)}.{nearest(str(by), KEYS)}")
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -143,8 +146,8 @@ def _row(t: Timeline, by: str, members: list[int], spans: Column, own: Column, l
     if w.kind in PARTS and total and own_total > UNCOVERED * total:
         bound = "overhead"
     return OpRow(
-        w.name, w.kernel if by != "name" else _join_kernels(what.kernel for what, _ in calls), w.device, w.kind,
-        w.detail if by == "specs" else "", len(spans), total, own_total, float(times.mean()), p50, p95, p99,
+        w.name, w.kernel if by not in MERGED else _join_kernels(what.kernel for what, _ in calls), w.device, w.kind,
+        DETAILS[by](w) if by in DETAILS else "", len(spans), total, own_total, float(times.mean()), p50, p95, p99,
         int(times.min()), int(times.max()), own_total / lane_ns if lane_ns else 0.0,
         flops / own_total if own_total and flops else None, moved / own_total if own_total and moved else None,
         any(what.integer for what, _ in calls), flops / moved if flops and moved else None, least, bound, unknown,

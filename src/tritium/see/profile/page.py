@@ -54,6 +54,13 @@ def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
     return "\n\n".join(out) + "\n"
 
 
+def html(t: Timeline, table: Sequence[OpRow], top: int = 10) -> str:
+    """Return what was recorded and the longest operations, for a notebook."""
+    lines = "".join(f"<div>{escape.html(line, None)}</div>" for line in head(t).splitlines())
+    operations = op_table(table, top)
+    return lines if operations is None else lines + operations._repr_html_()
+
+
 def _sections(t: Timeline, table: Sequence[OpRow], own: Column) -> Sections:
     return [
         ("Hotspots, by what could be gained", hotspot_lines(r for r in hotspots(table, SPOTS) if r.share >= LEAST)),

@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 
 from tritium import recording, settings
-from tritium.errors import ArgumentError, BusyError, TritiumError, checked, nearest
+from tritium.arguments import checked, read_duration
+from tritium.errors import ArgumentError, BusyError, TritiumError, nearest
+from tritium.machine import files
 from tritium.machine.facts import this_machine
-from tritium.perf import files
 from tritium.perf.records.environment import Environment, this_environment, this_machines_limits
 from tritium.perf.records.json_io import utc_now
-from tritium.perf.suites.config import duration, duration_text
+from tritium.perf.suites.config import duration_text
 from tritium.see.profile import critical, file as profile_file, hotspots, op_table, page as profile_page, roofline
 from tritium.see.profile.critical import CriticalPath
 from tritium.see.profile.hotspots import Bottlenecks
@@ -78,7 +79,10 @@ class Profile:
         return hotspots.score_rows(op_table.rows(self.timeline, own=self._own))
 
     def ops(self, by: By = "kernel") -> tuple[OpRow, ...]:
-        """Return the table of operations, the longest first; by="specs" separates shapes, by="name" merges kernels."""
+        """Return the table of operations, the longest first; by="specs" separates shapes, by="name" merges kernels.
+
+        by="layer" merges kernels and shapes, and separates the scopes and layers of compiled functions: `detail` names them.
+        """
         if by == "kernel":
             return self._rows
         return hotspots.score_rows(op_table.rows(self.timeline, by=by, own=self._own))
@@ -130,6 +134,9 @@ class Profile:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str | None:
+        return profile_page.html(self.timeline, self._rows)
+
     def __repr__(self) -> str:
         t = self.timeline
         return f"<profile {t.name!r}: {len(t)} spans on {len(t.lanes)} lanes in {self.seconds:.3g} s>"
@@ -152,7 +159,7 @@ class Recording(Profile):
     ) -> None:  # fmt: skip
         self._name, self._nvtx, self._ceilings = name, nvtx, ceilings
         self._stacks_ns, self._counters_ns = _parse_interval(stacks, "stacks"), _parse_interval(counters, "counters")
-        self._limit_s = None if limit is None else duration(limit, "profile: limit")
+        self._limit_s = None if limit is None else read_duration(limit, "profile: limit")
         self._gauges = {"memory": memory, "power": power}
         if not isinstance(capacity, int) or capacity < 1:
             raise ArgumentError(f"profile: capacity={capacity!r}; a number of spans, 1 or more, is needed.")
@@ -263,6 +270,9 @@ class Recording(Profile):
     def __str__(self) -> str:
         return self.text() if self._state == "ended" else f"profile {self._name!r} {STATES[self._state]}"
 
+    def _repr_html_(self) -> str | None:
+        return super()._repr_html_() if self._state == "ended" else None  # until then a notebook shows the text
+
     def __repr__(self) -> str:
         """Return a text without building the timeline."""
         return f"<profile {self._name!r}: {STATES[self._state]}>" if self._built is None else super().__repr__()
@@ -344,7 +354,7 @@ def _parse_interval(interval: Any, option: str) -> int | None:
     """Return an interval in ns; None: never."""
     if interval is None:
         return None
-    seconds = duration(interval, f"profile: {option}")
+    seconds = read_duration(interval, f"profile: {option}")
     if seconds < LEAST_S:
         raise ArgumentError(f"profile: {option}={interval!r} is too often; {duration_text(LEAST_S)} is the least.")
     return int(seconds * 1e9)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tritium.errors import ArgumentError, checked, nearest
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
 from tritium.perf.formats import exports
 from tritium.perf.records.json_io import plain

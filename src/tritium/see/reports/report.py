@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked, checked_except, nearest
-from tritium.perf.files import write_bytes, write_text
+from tritium.arguments import checked, checked_except
+from tritium.errors import ArgumentError, nearest
+from tritium.machine.files import write_bytes, write_text
 from tritium.perf.gate.verdict import BASE, HEAD, Suite
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import Results

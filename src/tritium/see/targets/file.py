@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tritium.errors import FormatError
-from tritium.perf import files
+from tritium.machine import files
 from tritium.perf.records import json_io as records
 from tritium.perf.records.environment import Environment, this_environment, this_machines_limits
 from tritium.see.targets import targets

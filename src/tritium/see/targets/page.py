@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 from tritium.machine.facts import seconds_text
+from tritium.machine.files import write_text
 from tritium.perf.amounts import many, verb
-from tritium.perf.files import write_text
 from tritium.see.reports import html as report_html, machine as section_machine
 from tritium.see.reports.blocks import Banner, Block, Cell, Code, Facts, Fold, Grid, Line, Lines, Span, Tone
 from tritium.see.reports.machine import threads_text

@@ -16,8 +16,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tritium import backends, memory, ops
+from tritium.arguments import checked
 from tritium.buffer import native, native_absence
-from tritium.errors import DeviceError, TritiumError, checked
+from tritium.errors import DeviceError, TritiumError
 from tritium.functions import randn
 from tritium.machine.facts import seconds_text
 from tritium.perf.engine import worker

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tritium import escape
 from tritium.errors import FormatError
-from tritium.perf import files
+from tritium.machine import files
 from tritium.perf.records import json_io as records
 from tritium.see.trace.speedscope import SCHEMA
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tritium.errors import ArgumentError
 from tritium.escape import json_text
-from tritium.perf import files
+from tritium.machine import files
 from tritium.see.trace import tracks
 from tritium.see.trace.timeline import Column, Timeline, What
 from tritium.see.trace.tracks import CAP_BYTES

@@ -29,7 +29,8 @@ def describe(recorded: Any) -> What:
         return What(recorded.name or "program", "program", device="", detail=f"{recorded.steps} steps")
     cost = recorded.cost
     ins = ", ".join("none" if spec is None else str(spec) for spec in recorded.inputs)
-    detail = f"{ins} -> {spec_text(recorded.out)}"
+    where = str(recorded.where)
+    detail = f"{where}{': ' if where else ''}{ins} -> {spec_text(recorded.out)}"
     if recorded.op is None:
         return What(
             "transfer", "transfer", recorded.kernel, str(recorded.device), detail, cost.flops, cost.read, cost.written

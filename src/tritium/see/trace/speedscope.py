@@ -14,7 +14,7 @@ import numpy as np
 
 from tritium import escape
 from tritium.escape import json_text
-from tritium.perf import files
+from tritium.machine import files
 from tritium.see.trace import tracks
 from tritium.see.trace.timeline import Column, Samples, Timeline
 from tritium.see.trace.tracks import CAP_BYTES, Mask

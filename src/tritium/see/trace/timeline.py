@@ -29,7 +29,7 @@ class What:
     kind: Kind = "op"
     kernel: str = ""
     device: str = "cpu"
-    detail: str = ""  # the specs: "f32[8,512], tern2_r64[512,512] -> f32[8,512]"
+    detail: str = ""  # the specs, after the name of a step: "mlp/up: f32[8,512], tern2_r64[512,512] -> f32[8,512]"
     flops: int = 0
     read: int = 0
     written: int = 0
@@ -38,6 +38,11 @@ class What:
     @property
     def moved(self) -> int:
         return self.read + self.written
+
+    @property
+    def layer(self) -> str:
+        """Return the scopes and the layer of a call in a compiled function, which stand before its specs; "" without a name."""
+        return self.detail.rpartition(": ")[0]
 
 
 @dataclass(frozen=True, eq=False)
