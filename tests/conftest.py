@@ -3,6 +3,7 @@
 import gc
 import os
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("tritium", deadline=None, derandomize=True)
@@ -10,7 +11,19 @@ settings.load_profile("tritium")
 os.environ.setdefault("TRITIUM_TUNED", "0")  # what was tuned on this machine must not decide a test
 
 
-def pytest_collection_finish() -> None:
-    """Tens of thousands of collected tests need not be looked through by every `gc.collect()` of a test."""
+def freeze() -> None:
+    """Take what is alive out of the garbage collector's sight.
+
+    Neither the collected tests nor what earlier modules left in caches is looked through by every `gc.collect()` of a test.
+    """
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        freeze()

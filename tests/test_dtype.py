@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 
 import tritium as tt
 from tritium import dtype as dt
-from tritium.dtype import ALL, DType, promote
+from tritium.dtype import ALL, COMPLEX, DType, promote
 from tritium.errors import DTypeError
 
 dtypes = st.sampled_from(ALL)
@@ -152,7 +152,7 @@ def test_a_wrong_name_gets_a_hint_and_the_list() -> None:
         dt.dtype("flot32")
 
 
-@pytest.mark.parametrize("wrong", [None, "", "f128", complex, np.dtype("S3"), object])
+@pytest.mark.parametrize("wrong", [None, "", "f128", np.clongdouble, np.dtype("S3"), object])
 def test_what_is_not_a_dtype_is_refused(wrong: Any) -> None:
     with pytest.raises(DTypeError, match="is not a dtype"):
         dt.dtype(wrong)
@@ -251,15 +251,15 @@ KINDS = {
     "signed integer": {"i8", "i16", "i32", "i64"},
     "unsigned integer": {"u8", "u16", "u32", "u64"},
     "real floating": {"f16", "bf16", "f32", "f64"},
-    "complex floating": set(),
+    "complex floating": {"c64", "c128"},
 }
 KINDS |= {"integral": KINDS["signed integer"] | KINDS["unsigned integer"]}
-KINDS |= {"numeric": KINDS["integral"] | KINDS["real floating"]}
+KINDS |= {"numeric": KINDS["integral"] | KINDS["real floating"] | KINDS["complex floating"]}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_the_standard(kind: str) -> None:
-    assert {t.name for t in ALL if tt.isdtype(t, kind)} == KINDS[kind]
+    assert {t.name for t in (*ALL, *COMPLEX) if tt.isdtype(t, kind)} == KINDS[kind]
 
 
 def test_a_tuple_of_kinds_is_any_of_them() -> None:

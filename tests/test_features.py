@@ -1,8 +1,4 @@
-"""The table of features: every row of docs/features.md has its number, names that exist, and tests that hold it.
-
-A row that is complete loses its sign and what follows it, and gains the tests that hold the rest: one line of the page. `LATER` lists
-the rows that may still have the sign.
-"""
+"""The table of features: every row of docs/features.md has its number, names that exist, and tests that hold it."""
 
 from __future__ import annotations
 
@@ -24,12 +20,11 @@ from tritium import settings
 from tritium.cli.root import cli
 
 PAGE = ROOT / "docs" / "features.md"
-SIGN = "◐"
+SIGN = "◐"  # of a row that is not complete
 MOST_TESTS = 4  # of a row: the ones to read first, not all there are
 COUNTS = {
     "A": 20, "B": 18, "C": 19, "D": 9, "E": 17, "F": 6, "G": 4, "H": 11, "I": 7, "J": 15, "K": 5, "L": 9, "M": 6, "N": 6, "O": 2,
 }  # fmt: skip
-LATER = {"E13", "F4", "H11"}  # partial native programs, the choice between stacking and looping, events that are logged
 CODE = re.compile(r"`([^`]+)`")
 ROW = re.compile(r"^\| *([A-Z]\d+) *\|(.*)\|\s*$")
 HEADING = re.compile(r"^## ([A-Z])\. ")
@@ -43,12 +38,6 @@ class Row(NamedTuple):
     feature: str
     names: list[str]
     tests: list[str]
-
-    @property
-    def missing(self) -> str | None:
-        """What the row says is missing; None if it is complete."""
-        _, sign, text = self.feature.partition(SIGN)
-        return text.strip() if sign else None
 
 
 def read_rows(text: str) -> Iterator[Row]:
@@ -199,14 +188,8 @@ def test_a_row_has_names_that_exist_and_tests_that_run(row: Row) -> None:
     assert not all(map(needs_library, row.tests)), "one test at least runs where no optional library is installed"
 
 
-def test_a_row_that_is_not_complete_says_what_is_missing_and_is_expected() -> None:
-    missing = {row.number: row.missing for row in ROWS if row.missing is not None}
-    assert missing.keys() <= LATER
-    assert [number for number, text in missing.items() if not text] == []
-
-
-def test_open_rows_are_rows() -> None:
-    assert {row.number for row in ROWS} >= LATER
+def test_every_row_is_complete() -> None:
+    assert SIGN not in PAGE.read_text(encoding="utf-8")
 
 
 TESTS = """
@@ -308,7 +291,7 @@ def test_a_row_needs_its_cells() -> None:
     (row,) = read_rows(
         "## A. x\n| A1 | Text. ◐ A part. | `tt.zeros` | `tests/test_x.py::test_a`, `tests/test_x.py::test_b` |\n"
     )
-    assert (row.number, row.group, row.missing, row.names) == ("A1", "A", "A part.", ["tt.zeros"])
+    assert (row.number, row.group, row.names) == ("A1", "A", ["tt.zeros"])
     assert len(row.tests) == 2
     with pytest.raises(AssertionError, match="it has 2 cells"):
         list(read_rows("| A1 | Text. | `tt.zeros` |\n"))

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tritium as tt
+from tritium import buffer, dtype as dt, functions
 from tritium.backends.reference import philox
-from tritium.errors import ArgumentError, DTypeError, ShapeError
+from tritium.dtype import ALL
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
 
 
 def model(*shape: int) -> np.ndarray[Any, Any]:
@@ -172,3 +174,165 @@ def test_random_numbers_are_gaussian_and_follow_their_seed() -> None:
     np.testing.assert_allclose(shares, [0.02275, 0.15866, 0.5, 0.84134, 0.97725], atol=0.01)
     assert len(np.unique(draws)) > 90_000
     assert tt.randn(5, seed=3).tolist() == tt.randn(5, seed=3).tolist() != tt.randn(5, seed=4).tolist()
+
+
+# ---- distinct elements
+
+
+@pytest.mark.parametrize("t", [*dt.ALL, *dt.COMPLEX], ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (30,), (4, 5)])
+def test_distinct_elements_are_those_of_numpy(t: dt.DType, shape: tuple[int, ...]) -> None:
+    data = np.random.default_rng(7).integers(0, 2 if t is dt.bool_ else 6, shape).astype(t.numpy)
+    x = tt.asarray(data)
+    values, indices, inverse, counts = tt.unique_all(x)
+    want = np.unique(data.astype(np.float32) if t is dt.bf16 else data, return_index=True, return_counts=True)
+    assert values.dtype is t
+    assert values.tolist() == want[0].tolist()
+    assert (indices.tolist(), counts.tolist()) == (want[1].tolist(), want[2].tolist())
+    assert inverse.shape == shape
+    np.testing.assert_array_equal(values.numpy()[inverse.numpy()], data)
+    np.testing.assert_array_equal(tt.unique_values(x[..., ::-1] if shape else x).numpy(), values.numpy())
+    assert tt.unique_counts(x).counts.tolist() == counts.tolist()
+    assert tt.unique_inverse(x).inverse_indices.tolist() == inverse.tolist()
+
+
+def test_each_nan_is_distinct_and_zeros_are_equal() -> None:
+    values, counts = tt.unique_counts(tt.tensor([tt.nan, 0.0, 1.0, -0.0, tt.nan]))
+    assert counts.tolist() == [2, 1, 1, 1]
+    assert values.tolist()[:2] == [0.0, 1.0]
+    with pytest.raises(TraceError, match="depends on values"):
+        tt.trace(tt.unique_values, tt.Spec((3,)))
+
+
+def test_full_takes_a_tensor_of_one_number() -> None:
+    assert tt.full((2,), tt.tensor(3)).dtype is tt.i64
+    assert tt.full((2,), tt.tensor(1.5), dtype="f64").tolist() == [1.5, 1.5]
+    assert tt.full((2,), np.float32(2.5)).tolist() == [2.5, 2.5]
+    with pytest.raises(ArgumentError, match="fill_value must be a number"):
+        tt.full((2,), tt.ones(2))
+
+
+# ---- conversions in native code: those of the path in NumPy
+
+
+_NUMBERS = st.one_of(
+    st.floats(allow_nan=True), st.integers(-(2**70), 2**70), st.integers(-5, 5), st.booleans(), st.sampled_from([2**53 + 1, 2**24 + 1])
+)  # fmt: skip
+
+
+def _lists(shape: list[int], numbers: Any) -> Any:
+    strategy = numbers
+    for n in reversed(shape):
+        strategy = st.lists(strategy, min_size=n, max_size=n)
+    return strategy
+
+
+_NESTED = st.lists(st.integers(0, 3), min_size=1, max_size=3).flatmap(
+    lambda shape: st.sampled_from([_NUMBERS, st.booleans(), st.integers(-200, 200), st.floats(width=32)]).flatmap(
+        lambda numbers: _lists(shape, numbers)
+    )
+)
+
+
+@settings(max_examples=80)
+@given(_NESTED, st.sampled_from([None, *ALL]))
+def test_lists_become_what_numpy_makes_of_them(data: list[Any], kind: Any) -> None:
+    def outcome(make: Any) -> Any:
+        try:
+            with np.errstate(all="ignore"):
+                result = make()
+        except tt.errors.TritiumError as error:
+            return str(error)
+        return str(result.spec), result.numpy().tobytes()
+
+    slow = outcome(lambda: functions._as(functions._of_sequence(data, kind, None), kind, None, None))
+    assert outcome(lambda: tt.tensor(data, dtype=kind)) == slow
+
+
+def test_ragged_and_changing_lists_are_refused_in_words() -> None:
+    for data in ([[1, 2], [3]], [[1], 2], [1, [2]], [[[1]], [2]]):
+        with pytest.raises(ShapeError, match="ragged"):
+            tt.tensor(data)
+    with pytest.raises(DTypeError, match="numbers"):
+        tt.tensor([1, "a"])
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_items_are_numbers_of_python(kind: Any) -> None:
+    for value in (0, 1, 77):
+        one = tt.full((1, 1), bool(value) if kind is tt.bool else value, dtype=kind)
+        item = one.item()
+        assert item == (bool(value) if kind is tt.bool else value)
+        assert type(item) is (bool if kind is tt.bool else float if kind.is_float else int)
+    if kind.is_float:
+        for value in (-0.0, float("inf"), float("nan"), 0.1):
+            one = tt.full((), value, dtype=kind)
+            assert np.array_equal(np.float64(one.item()), one.numpy().astype(np.float64), equal_nan=True)
+    elif kind is not tt.bool:
+        for value in (tt.iinfo(kind).min, tt.iinfo(kind).max):
+            assert tt.full((3,), value, dtype=kind)[1].item() == value
+
+
+@pytest.mark.skipif(buffer.native is None, reason="calls are replayed by native code")
+def test_numbers_that_vary_share_one_record() -> None:
+    tt.full((3, 7), 0.5)
+    replays, hits = tt.full.replays, tt.full.hits
+    for value in (1.5, -0.0, float("inf"), 1e-300):
+        assert tt.full((3, 7), value).tolist() == np.full((3, 7), value, np.float32).tolist()
+    assert (tt.full.replays, tt.full.hits) == (replays, hits + 4)
+    tt.full((2,), 1, dtype="i8")
+    assert tt.full((2,), -128, dtype="i8").tolist() == [-128, -128]
+    with pytest.raises(tt.errors.TritiumError, match="128"):
+        tt.full((2,), 128, dtype="i8")
+    assert [tt.full((2,), value).dtype for value in (3, 3.0, True)] == [tt.i64, tt.f32, tt.bool]
+
+
+@pytest.mark.skipif(buffer.native is None, reason="calls are replayed by native code")
+@pytest.mark.parametrize("name", ["rand", "randn", "randint"])
+def test_seeds_share_one_record_and_keep_their_numbers(name: str) -> None:
+    leading = (0, 1000) if name == "randint" else ()
+    draw = getattr(tt, name)
+    first = draw(*leading, (5,), seed=1)
+    row = (
+        tt.ops.random_integers
+        if name == "randint"
+        else getattr(tt.ops, f"random_{'normal' if name == 'randn' else 'uniform'}")
+    )
+    replays, hits = row.replays, row.hits
+    again = [draw(*leading, (5,), seed=s).tolist() for s in (2, 2**62, 1)]
+    assert (row.replays, row.hits) == (replays, hits + 3)
+    assert again[2] == first.tolist()
+    assert again[0] != again[2] != again[1]
+    reference = np.empty(5, first.dtype.numpy)
+    attrs = {"low": 0, "high": 1000} if leading else {}
+    philox_row = {"rand": philox.uniform, "randn": philox.normal, "randint": philox.integers}[name]
+    philox_row(out=reference, shape=(5,), seed=2**62, dtype=first.dtype, **attrs)
+    np.testing.assert_allclose(again[1], reference, rtol=1e-6)
+    assert draw(*leading, (50,)).tolist() != draw(*leading, (50,)).tolist()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_repeat_is_numpys(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3))
+    plain = (np.arange(np.prod(shape, dtype=int)) % 50).reshape(shape)
+    plain = plain.astype(data.draw(st.sampled_from(["bool", "i1", "f2", "i4", "f8"])))
+    plain = plain.T if data.draw(st.booleans()) else plain[::-1]
+    axis = data.draw(st.one_of(st.none(), st.integers(-plain.ndim, plain.ndim - 1)))
+    slices = plain.size if axis is None else plain.shape[axis]
+    many = st.lists(st.integers(0, 3), min_size=slices, max_size=slices).map(lambda n: np.array(n, np.int32))
+    repeats = data.draw(st.one_of(st.integers(0, 3), many, st.just(np.array([2]))))
+    expected = np.repeat(plain, repeats, axis)
+    for times in (repeats, tt.asarray(repeats), np.asarray(repeats).tolist()):
+        result = tt.repeat(tt.asarray(plain), times, axis=axis)
+        assert result.shape == expected.shape
+        np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-(2**63), 2**63), (-(2**63), 2**63 - 1), (0, 2**63), (-(2**63), -(2**63) + 1)]
+)
+def test_random_integers_of_the_widest_ranges(low: int, high: int) -> None:
+    reference = np.empty(50, np.int64)
+    philox.integers(out=reference, low=low, high=high, shape=(50,), seed=3)
+    assert tt.randint(low, high, 50, seed=3).tolist() == reference.tolist()

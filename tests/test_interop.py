@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import array as plain_array
 import copy
+import gc
 import io
 import pickle
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -119,7 +122,7 @@ def test_a_copy_is_made_when_asked() -> None:
 
 
 def test_dtypes_without_a_row_are_refused() -> None:
-    for data in (np.zeros(2, complex), np.array(["a"]), np.zeros(2, "M8[s]")):
+    for data in (np.zeros(2, np.clongdouble), np.array(["a"]), np.zeros(2, "M8[s]")):
         with pytest.raises(DTypeError, match="is not a dtype"):
             tt.asarray(data)
 
@@ -512,3 +515,21 @@ def test_an_array_of_another_library_decides() -> None:
             return func.__name__
 
     assert np.concatenate([tt.ones(2), Other()]) == "concatenate"  # type: ignore[call-overload, comparison-overlap]
+
+
+@pytest.mark.parametrize(
+    "show", [np.asarray, lambda x: x.numpy(), lambda x: np.from_dlpack(x), lambda x: x[1:].numpy()]
+)
+def test_an_array_over_imported_memory_outlives_the_tensor(show: Callable[[tt.Tensor], Any]) -> None:
+    class Owned(np.ndarray):
+        """An array that weak references can follow."""
+
+    data = np.arange(240.0).reshape(60, 4).view(Owned)
+    owner, seen = weakref.ref(data), show(tt.from_numpy(data))
+    del data
+    gc.collect()
+    assert owner() is not None
+    assert seen[-1, -1] == 239.0
+    del seen
+    gc.collect()
+    assert owner() is None

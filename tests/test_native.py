@@ -14,10 +14,12 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from at import EVERYTHING, at
-from tritium import ops
+from tritium import ops, recording
+from tritium.backends.cpu.device import LIMITED
 from tritium.buffer import native
 from tritium.errors import ArgumentError, DTypeError
 from tritium.op import OPS, Kind, Op, Spec, outputs
@@ -28,7 +30,8 @@ pytestmark = pytest.mark.skipif(native is None, reason="needs the native library
 
 # Instruction sets that differ in integer products only share the kernels tested here; test_products has theirs.
 ISAS = sorted({native.isa_base(i) for i in native.isas()}) if native is not None else []
-NAMES = {ops.gelu: lambda a: "gelu_tanh" if a["approximate"] == "tanh" else "gelu",
+NAMES = {ops.searchsorted: lambda a: "searchsorted_right" if a["side"] == "right" else "searchsorted",
+         ops.gelu: lambda a: "gelu_tanh" if a["approximate"] == "tanh" else "gelu",
          ops.matmul: lambda a: "matmul" if a["algorithm"] == "blas" else f"matmul_{a['algorithm']}"}  # fmt: skip
 
 
@@ -50,11 +53,12 @@ def run(op: Op, data: list[Any], attrs: dict[str, Any], how: str, isa: str) -> A
     kernel = kernel_of(op, attrs, isa)
     last = next((s.dtype.code for s in reversed(decision.inputs) if s is not None), None)
     same = all(s is None or s.dtype is d.dtype for s, d in zip(specs, decision.inputs, strict=True))
-    if kernel is None or last not in kernel.dtypes or not same:
+    limit = LIMITED.get(op, lambda accepts: accepts)
+    if kernel is None or last not in kernel.dtypes or not same or not limit(lambda *_: True)(specs, attrs, ()):
         return None
-    out = tt.full(outputs(decision.out)[0].shape, 1, dtype=decision.out.dtype)  # a kernel must write every element
-    kernel(*(None if x is None else laid(x, how) for x in data), out=out, **attrs)
-    return out.numpy()
+    outs = tuple(tt.full(s.shape, 1, dtype=s.dtype) for s in outputs(decision.out))  # a kernel must write every element
+    kernel(*(None if x is None else laid(x, how) for x in data), out=outs if len(outs) > 1 else outs[0], **attrs)
+    return tuple(out.numpy() for out in outs) if len(outs) > 1 else outs[0].numpy()
 
 
 @pytest.mark.parametrize(("op", "sample"), native_cases(), ids=case_id)
@@ -92,7 +96,7 @@ def wide_rows() -> Iterator[Op]:
             op.kind in (Kind.MAP, Kind.REDUCE)
             and op.inputs
             and not quantising
-            and op not in (ops.astype, ops.divmod, ops.where, ops.attention)
+            and op not in (ops.astype, ops.divmod, ops.where, ops.attention, ops.transform)
         ):
             yield op
 
@@ -263,12 +267,12 @@ def test_a_call_of_several_tensors_is_remembered_once_however_they_are_given() -
 
 def test_calls_of_several_tensors_are_told_apart_by_number_shape_dtype_and_axis() -> None:
     x = tt.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
-    given: list[tuple[list[tt.Tensor], int]] = [
+    joins: list[tuple[list[tt.Tensor], int]] = [
         ([x, x], 0), ([x, x], 1), ([x, x], -1), ([x, x, x], 0), ([x[:1], x], 0), ([x.T, x.T], 0), ([x], 0),
         ([x.to("i32"), x.to("i32")], 0),
     ]  # fmt: skip
     for _ in range(2):
-        for parts, axis in given:
+        for parts, axis in joins:
             wanted = np.concatenate([p.numpy() for p in parts], axis)
             np.testing.assert_array_equal(ops.concat(parts, axis=axis).numpy(), wanted, strict=True)
 
@@ -288,6 +292,76 @@ def test_more_tensors_than_native_code_remembers_are_still_joined() -> None:
     parts = [tt.full((2,), float(i)) for i in range(20)]
     for _ in range(2):
         assert ops.concat(parts).tolist() == [float(i) for i in range(20) for _ in range(2)]
+
+
+def joined_parts(rng: np.random.Generator, count: int, base: list[int], axis: int | None, is_new: bool) -> list[Any]:
+    """Return arrays that can be joined: views with negative, permuted and repeated strides, some of them empty."""
+    dtype = rng.choice(["f4", "f8", "f2", "i1", "i8", "u2", "?"])
+    parts = []
+    for _ in range(count):
+        shape = list(base)
+        if not is_new and axis is not None:
+            shape[axis] = int(rng.integers(4))
+        elif not is_new:
+            shape = rng.integers(0, 4, rng.integers(4)).tolist()
+        whole = (rng.random([2 * n + 1 for n in reversed(shape)]) * 9).astype(dtype).T
+        part = whole[tuple(slice(n, 0, -1) if rng.random() < 0.5 else slice(0, 2 * n, 2) for n in shape)]
+        repeats = part.size and rng.random() < 0.2
+        parts.append(np.broadcast_to(part.flat[0], part.shape) if repeats else np.asarray(part))
+    return parts
+
+
+@given(
+    seed=st.integers(0, 1 << 32),
+    count=st.integers(1, 40),
+    base=st.lists(st.integers(0, 3), max_size=4),
+    axis=st.none() | st.integers(-5, 4),
+)
+@settings(max_examples=50)
+@pytest.mark.parametrize("is_new", [False, True])
+def test_tensors_joined_by_any_number_are_numpys(
+    is_new: bool, seed: int, count: int, base: list[int], axis: int | None
+) -> None:
+    axes = len(base) + is_new
+    axis = (0 if axis is None else axis % (2 * axes) - axes) if is_new or (axis is not None and axes) else None
+    arrays = joined_parts(np.random.default_rng(seed), count, base, axis, is_new)
+    tensors = [tt.asarray(a) for a in arrays]
+    call, reference = (ops.stack, np.stack) if is_new else (ops.concat, np.concatenate)
+    wanted: Any = reference(arrays, axis=axis)  # type: ignore[call-overload]
+    results = [call(tensors, axis=axis) for _ in range(2)]
+    strided = tt.empty((*wanted.shape, 2), tensors[0].dtype)[..., 0]
+    results += [call(tensors, axis=axis, out=strided)]
+    if count < 4:
+        results += [tt.compile(lambda *xs: call(xs, axis=axis))(*tensors)]
+    for result in results:
+        np.testing.assert_array_equal(result.numpy(), wanted, strict=True)
+
+
+def test_joined_tensors_that_do_not_fit_are_named_after_calls_that_did() -> None:
+    for _ in range(2):
+        ops.concat([tt.ones((2, 3))] * 20, axis=1)
+        ops.stack([tt.ones((2, 3))] * 20, axis=2)
+        with pytest.raises(tt.errors.ShapeError, match="equal sizes"):
+            ops.concat([tt.ones((2, 3))] * 20 + [tt.ones((3, 3))], axis=1)
+        with pytest.raises(tt.errors.ShapeError, match="same shape"):
+            ops.stack([tt.ones((2, 3))] * 20 + [tt.ones((3, 3))], axis=2)
+        with pytest.raises(tt.errors.TritiumError, match="axis 1"):
+            ops.concat([tt.ones(3)] * 20, axis=1)
+        with pytest.raises(tt.errors.TritiumError, match="dimensions"):
+            ops.stack([tt.ones((1,) * 32)] * 20, axis=2)
+    assert ops.concat([tt.ones(2), tt.ones(2, dtype="f64")] * 10, axis=0).dtype is tt.f64
+
+
+def test_joined_tensors_may_overlap_their_result_and_are_recorded() -> None:
+    whole = tt.arange(40.0)
+    ops.concat([whole[i : i + 1] for i in range(39, -1, -1)], out=whole)
+    assert whole.tolist() == [float(i) for i in range(39, -1, -1)]
+    parts = [tt.ones(2)] * 20
+    ops.stack(parts)
+    with recording.Recorder() as recorder:
+        for _ in range(3):
+            ops.stack(parts)
+    assert [what.op for what in recorder.read()[0]] == [ops.stack] * 3
 
 
 def test_several_tensors_may_not_be_none_nor_missing_after_a_call_was_remembered() -> None:

@@ -18,9 +18,11 @@ PAGE = ROOT / "docs" / "add-an-op.md"
 
 # A backend has a kernel for each row it runs: these assignments (or the function that holds them) are such tables.
 KERNELS = {
+    "backends/cpu/device.py": "VARIANTS",
     "backends/reference/kernels.py": "_UFUNCS _STORED _REDUCTIONS _MOVES KERNELS",
     "backends/reference/quantized.py": "KERNELS",
     "backends/values/elements.py": "_moves _reductions",
+    "backends/torch/complexes.py": "_FUNCTIONS _SAME_FOR_ALL kernels.makers",
     "backends/torch/maps.py": "maps",
     "backends/torch/rows.py": "_reductions _moves",
     "backends/torch/unsigned.py": "_OF_U64",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import tritium as tt
 from at import at
 from op_cases import COMPUTING, IN_PLACE, SPECIAL, TRACED, blank, extremes, maps, numpy, out_cases
 from tritium.backends.reference import kernels as reference
-from tritium.op import OPS, Kind, Op, Spec
+from tritium.op import OPS, Kind, Op, Spec, read_parameters
 from tritium.ops import Sample
 from tritium.testing import (
     LAYOUTS,
@@ -170,3 +172,13 @@ def test_specs_print_as_people_write_them() -> None:
 def test_after_one_zero_towards_the_other_comes_the_other(kind: str) -> None:
     x, y = tt.tensor([0.0, -0.0, 0.0, -0.0], dtype=kind), tt.tensor([0.0, 0.0, -0.0, -0.0], dtype=kind)
     assert tt.signbit(tt.nextafter(x, y)).tolist() == [False, False, True, True]
+
+
+def several(a: Any, b: Any = None, /, c: int = 1, *rest: Any, d: int, e: str = "x") -> None: ...
+
+
+def test_parameters_of_a_rule_are_those_of_its_signature() -> None:
+    others = several, partial(several, 1, d=2), wraps(several)(lambda *args: None)
+    for rule in (*(op.rule for op in OPS.values()), *others):
+        expected = [(p.name, p.kind, p.default) for p in inspect.signature(rule).parameters.values()]
+        assert list(read_parameters(rule)) == expected

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
-from tritium import layout
+from tritium import layout, ops
 from tritium.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError, TritiumError
 
 HUGE = st.one_of(
@@ -150,3 +150,8 @@ def test_no_crash(call: str) -> None:
     code = f"import tritium as tt\ntry:\n    {call}\nexcept tt.errors.ShapeError:\n    print('refused')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
+
+
+def test_sizes_are_integers_of_python() -> None:
+    for shape in (True, (True, 2), [True, False]):
+        assert all(type(n) is int for n in ops.size_of(shape))

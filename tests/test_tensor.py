@@ -282,8 +282,7 @@ def test_a_bool_is_a_mask_also_after_the_number_it_equals() -> None:
         assert x[True].shape == (1, 3)
         assert x[0].shape == ()
         assert x[False].shape == (0, 3)
-    with pytest.raises(BoundsError, match="mask must be the only index"):
-        x[True, 0]
+    assert x[True, 0].shape == (1,)
 
 
 def test_sizes_passed_one_by_one_are_named_as_a_tuple() -> None:
@@ -350,7 +349,12 @@ NO_INDEX: list[tuple[Any, type[Exception], str]] = [
     (lambda x: x[tt.tensor([1.0])], BoundsError, r"integers or bools, given f32\[1\]; cast with \.to\('i64'\)"),
     (lambda x: x[tt.tensor([0, 3])], BoundsError, "index 3 is outside an axis of size 3"),
     (lambda x: x[tt.tensor([True, False])], BoundsError, r"mask bool\[2\] must have the leading sizes of f32\[3,4\]"),
-    (lambda x: x[tt.ones(3, dtype="bool"), 0], BoundsError, "mask must be the only index"),
+    (
+        lambda x: x[:, tt.ones(3, dtype="bool")],
+        BoundsError,
+        r"mask bool\[3\] must have the sizes \[4\] of the axes of f32\[3,4\]",
+    ),
+    (lambda x: x[0, tt.tensor([1, -5])], BoundsError, r"index -5 is outside an axis of size 4: axis 1 of \[3,4\]"),
     (lambda x: operator.setitem(x, 0, tt.ones(3)), ShapeError, r"\[3\].*\[4\]"),
     (
         lambda x: operator.setitem(x, [0, 1], tt.ones((3, 3))),
@@ -935,6 +939,6 @@ def test_activations_are_functions_and_methods(name: str) -> None:
 
 
 def test_softmax_of_large_logits_is_finite() -> None:
-    for large in (100.0, 1e4, 3e38):
+    for large in (200.0, 1e4, 3e38):  # exp(-100) is a denormal number, not 0
         rows = tt.softmax(tt.tensor([[large, large, -large], [0.0, -large, -large]])).numpy()
-        np.testing.assert_allclose(rows, [[0.5, 0.5, 0], [1, 0, 0]], atol=1e-40)  # exp(-100) is denormal
+        np.testing.assert_array_equal(rows, [[0.5, 0.5, 0], [1, 0, 0]])

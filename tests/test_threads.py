@@ -337,3 +337,11 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", INTERRUPTED + code, "2"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@needs_native
+def test_threadpoolctl_sees_us_whichever_is_imported_first() -> None:
+    for names in ("tritium, threadpoolctl", "threadpoolctl, tritium"):
+        code = f"import {names}; print([i['internal_api'] for i in threadpoolctl.threadpool_info()])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        assert "tritium" in done.stdout

@@ -28,6 +28,8 @@ from tritium.backends import (
 from tritium.dtype import (
     DType,
     bf16,
+    c64,
+    c128,
     f16,
     f32,
     f64,
@@ -47,7 +49,9 @@ from tritium.dtype import (
 )
 from tritium.dtype import bool_ as bool
 from tritium.functions import (
+    Generator,
     __array_namespace_info__,
+    allclose,
     asarray,
     astype,
     broadcast_arrays,
@@ -55,207 +59,233 @@ from tritium.functions import (
     diff,
     empty_like,
     full_like,
+    isclose,
     isdtype,
+    logsumexp,
+    manual_seed,
+    median,
     meshgrid,
     ones,
     ones_like,
+    pad,
+    quantile,
     rand,
     randint,
     randn,
+    randperm,
     repeat,
     reshape,
     result_type,
     searchsorted,
     split,
+    swapaxes,
     swish,
     tensor,
     tensordot,
     tile,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
     unstack,
     vecdot,
     zeros,
     zeros_like,
 )
+from tritium.errors import missing_name
 from tritium.interop import from_dlpack, from_mlx, from_numpy, from_torch
 from tritium.launch import Event, unwatch, watch
 from tritium.op import OPS as _OPS, Cost, Op, Spec, Trait as _Trait
-from tritium.ops import (
-    abs,
-    acos,
-    acosh,
-    add,
-    all,
-    any,
-    arange,
-    argmax,
-    argmin,
-    argsort,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    attention,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    broadcast_to,
-    ceil_ as ceil,
-    clip,
-    concat,
-    copy,
-    copysign,
-    cos,
-    cosh,
-    count_nonzero,
-    cumulative_prod,
-    cumulative_sum,
-    dequantize,
-    divide,
-    divmod,
-    empty,
-    equal,
-    erf,
-    exp,
-    expand_dims,
-    expm1,
-    eye,
-    flip,
-    floor,
-    floor_divide,
-    full,
-    gelu,
-    greater,
-    greater_equal,
-    hypot,
-    integer_matmul,
-    isfinite,
-    isinf,
-    isnan,
-    layer_norm,
-    less,
-    less_equal,
-    linear,
-    linspace,
-    log,
-    log10,
-    log1p,
-    log2,
-    log_softmax,
-    logaddexp,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    matmul,
-    matrix_transpose,
-    max,
-    maximum,
-    mean,
-    min,
-    minimum,
-    moveaxis,
-    multiply,
-    negative,
-    nextafter,
-    nonzero,
-    not_equal,
-    one_hot,
-    permute_dims,
-    positive,
-    pow,
-    prod_ as prod,
-    quantize,
-    quantize_activations,
-    quantize_int4,
-    quantize_int8,
-    quantize_ternary,
-    quantized_matmul,
-    reciprocal,
-    relu,
-    relu2,
-    remainder,
-    repack,
-    rms_norm,
-    roll,
-    rope,
-    round,
-    rsqrt,
-    scatter,
-    sigmoid,
-    sign,
-    signbit,
-    silu,
-    sin,
-    sinh,
-    softmax,
-    sort,
-    sqrt,
-    square,
-    squeeze,
-    stack,
-    std,
-    subtract,
-    sum,
-    take,
-    take_along_axis,
-    tan,
-    tanh,
-    tril,
-    triu,
-    trunc,
-    update_cache,
-    var,
-    where,
-)
 from tritium.recording import scope
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads, set_num_threads
 
+# To a type checker: the same names with the signatures of their rules, which an Op does not show: tools/stubs.py writes them.
+if TYPE_CHECKING:
+    from tritium._table import *
+else:
+    from tritium.ops import (
+        abs,
+        acos,
+        acosh,
+        add,
+        all,
+        any,
+        arange,
+        argmax,
+        argmin,
+        argsort,
+        asin,
+        asinh,
+        atan,
+        atan2,
+        atanh,
+        attention,
+        bitwise_and,
+        bitwise_invert,
+        bitwise_left_shift,
+        bitwise_or,
+        bitwise_right_shift,
+        bitwise_xor,
+        broadcast_to,
+        ceil_ as ceil,
+        clip,
+        concat,
+        conj,
+        copy,
+        copysign,
+        cos,
+        cosh,
+        count_nonzero,
+        cumulative_prod,
+        cumulative_sum,
+        dequantize,
+        divide,
+        divmod,
+        empty,
+        equal,
+        erf,
+        exp,
+        expand_dims,
+        expm1,
+        eye,
+        flip,
+        floor,
+        floor_divide,
+        full,
+        gelu,
+        greater,
+        greater_equal,
+        hypot,
+        imag,
+        integer_matmul,
+        isfinite,
+        isinf,
+        isnan,
+        layer_norm,
+        less,
+        less_equal,
+        linear,
+        linspace,
+        log,
+        log10,
+        log1p,
+        log2,
+        log_softmax,
+        logaddexp,
+        logical_and,
+        logical_not,
+        logical_or,
+        logical_xor,
+        matmul,
+        matrix_transpose,
+        max,
+        maximum,
+        mean,
+        min,
+        minimum,
+        moveaxis,
+        multiply,
+        negative,
+        nextafter,
+        nonzero,
+        not_equal,
+        one_hot,
+        permute_dims,
+        positive,
+        pow,
+        prod_ as prod,
+        quantize,
+        quantize_activations,
+        quantize_int4,
+        quantize_int8,
+        quantize_ternary,
+        quantized_matmul,
+        real,
+        reciprocal,
+        relu,
+        relu2,
+        remainder,
+        repack,
+        rms_norm,
+        roll,
+        rope,
+        round,
+        rsqrt,
+        scatter,
+        sigmoid,
+        sign,
+        signbit,
+        silu,
+        sin,
+        sinh,
+        softmax,
+        sort,
+        sqrt,
+        square,
+        squeeze,
+        stack,
+        std,
+        subtract,
+        sum,
+        take,
+        take_along_axis,
+        tan,
+        tanh,
+        topk,
+        tril,
+        triu,
+        trunc,
+        update_cache,
+        var,
+        where,
+    )
+
 __array_api_version__ = "2024.12"
 
 float16, bfloat16, float32, float64 = f16, bf16, f32, f64
+complex64, complex128 = c64, c128
 int8, int16, int32, int64 = i8, i16, i32, i64
 uint8, uint16, uint32, uint64 = u8, u16, u32, u64
 newaxis = None
 
 
 __all__ = [
-    "Backend", "Compiled", "Cost", "DType", "Device", "Event", "FusionPattern", "Graph", "GraphBuilder", "Kernel",
-    "Model", "Op", "Pipeline", "Program", "Spec", "Tensor", "__array_api_version__", "__array_namespace_info__",
-    "__version__", "abs", "acos", "acosh", "add", "add_pattern", "all", "any", "arange", "argmax", "argmin",
-    "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "attention", "bf16", "bfloat16",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
-    "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "ceilings", "clip", "compile", "concat", "copy",
-    "copysign", "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "default_device", "dequantize",
-    "device", "devices", "diff", "disable_monitoring", "divide", "divmod", "e", "einsum", "einsum_path", "empty",
-    "empty_like", "enable_monitoring", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "f16", "f32", "f64",
-    "find_optimal_batch_size", "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide",
-    "from_dlpack", "from_mlx", "from_numpy", "from_torch", "full", "full_like", "gelu", "get_num_threads", "get_optimal_config",
-    "get_tensor_metrics", "greater", "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "inf",
-    "int8", "int16", "int32", "int64", "integer_matmul", "io", "isdtype", "isfinite", "isinf", "isnan", "layer_norm",
-    "lazy", "less", "less_equal", "linear", "linspace", "load", "log", "log1p", "log2", "log10", "log_softmax",
-    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "matrix_transpose", "max",
-    "maximum", "mean", "memory", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis",
-    "nextafter", "nn", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "pack", "permute_dims", "pi",
-    "positive", "pow", "process_in_batches", "prod", "profile", "quant", "quantize", "quantize_activations", "quantize_int4",
-    "quantize_int8", "quantize_ternary", "quantized_matmul", "rand", "randint", "randn", "reciprocal", "register",
-    "relu", "relu2", "remainder", "remove_pattern", "repack", "repeat", "reshape", "result_type", "rms_norm", "roll",
-    "rope", "round", "rsqrt", "scatter", "scope", "searchsorted", "set_default_device", "set_num_threads", "sigmoid",
-    "sign", "signbit", "silu", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack",
-    "stats", "std", "subtract", "sum", "swish", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot",
-    "tern2", "tern5", "threads", "tile", "timed", "trace", "track_memory", "tril", "triu", "trunc", "try_fuse",
-    "tune", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64", "unregister", "unstack", "unwatch",
-    "update_cache", "var", "vecdot", "watch", "where", "zeros", "zeros_like",
+    "Backend", "Compiled", "Cost", "DType", "Device", "Event", "FusionPattern", "Generator", "Graph", "GraphBuilder",
+    "Kernel", "Model", "Op", "Pipeline", "Program", "Spec", "Tensor", "__array_api_version__",
+    "__array_namespace_info__", "__version__", "abs", "acos", "acosh", "add", "add_pattern", "all", "allclose", "any",
+    "arange", "argmax", "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh",
+    "attention", "bf16", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "c64", "c128", "can_cast", "ceil",
+    "ceilings", "clip", "compile", "complex64", "complex128", "concat", "conj", "copy", "copysign", "cos", "cosh",
+    "count_nonzero", "cumulative_prod", "cumulative_sum", "default_device", "dequantize", "device", "devices", "diff",
+    "disable_monitoring", "divide", "divmod", "e", "einsum", "einsum_path", "empty", "empty_like", "enable_monitoring",
+    "equal", "erf", "exp", "expand_dims", "expm1", "eye", "f16", "f32", "f64", "fft", "find_optimal_batch_size",
+    "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide", "from_dlpack", "from_mlx", "from_numpy",
+    "from_torch", "full", "full_like", "gelu", "get_num_threads", "get_optimal_config", "get_tensor_metrics", "greater",
+    "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "imag", "inf", "int8", "int16", "int32",
+    "int64", "integer_matmul", "io", "isclose", "isdtype", "isfinite", "isinf", "isnan", "layer_norm", "lazy", "less",
+    "less_equal", "linalg", "linear", "linspace", "load", "load_program", "load_tensors", "log", "log1p", "log2", "log10",
+    "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "manual_seed",
+    "matmul", "matrix_transpose", "max", "maximum", "mean", "median", "memory", "meshgrid", "min", "minimum",
+    "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter", "nn", "nonzero", "not_equal", "one_hot", "ones",
+    "ones_like", "pack", "pad", "permute_dims", "pi", "positive", "pow", "process_in_batches", "prod", "profile",
+    "quant", "quantile", "quantize", "quantize_activations", "quantize_int4", "quantize_int8", "quantize_ternary",
+    "quantized_matmul", "rand", "randint", "randn", "randperm", "real", "reciprocal", "register", "relu", "relu2",
+    "remainder", "remove_pattern", "repack", "repeat", "reshape", "result_type", "rms_norm", "roll", "rope", "round",
+    "rsqrt", "save", "scatter", "scope", "searchsorted", "set_default_device", "set_num_threads", "sigmoid", "sign",
+    "signbit", "silu", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "stats", "std",
+    "subtract", "sum", "swapaxes", "swish", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tern2",
+    "tern5", "threads", "tile", "timed", "topk", "trace", "track_memory", "tril", "triu", "trunc", "try_fuse", "tune",
+    "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unregister", "unstack", "unwatch", "update_cache", "var", "vecdot", "vmap", "watch", "where",
+    "zeros", "zeros_like",
 ]  # fmt: skip
 
 # Imported when first asked for: most programs need only some of it, and all of it would double the time of import.
 _GRAPHS = ("graph.picture", "compiler.explain")  # what a graph asks of them
 _NAMES = {
-    "compiler.compile": "Compiled compile try_fuse",
+    "compiler.compile": "Compiled compile load_program try_fuse",
     "compiler.program": "Program",
     "compiler.lazy": "lazy",
     "graph.graph": "Graph trace",
@@ -264,11 +294,15 @@ _NAMES = {
     "compiler.patterns": "FusionPattern add_pattern remove_pattern",
     "batching.pipeline": "Pipeline",
     "batching.batches": "process_in_batches find_optimal_batch_size",
+    "batching.vmap": "vmap",
     "counts": "stats",
     "see.monitor.tensor_metrics": "enable_monitoring disable_monitoring get_tensor_metrics",
     "machine.ceilings": "ceilings",
     "memory": "memory pack",
+    "fft": "fft",
     "io": "io",
+    "linalg": "linalg",
+    "models.tensors": "save load_tensors",
     "nn": "nn",
     "quant": "quant",
     "models.load": "load Model",
@@ -278,14 +312,15 @@ _NAMES = {
     "see": "see",
     "perf.tune.racing": "tune get_optimal_config",
 }
-_MODULES = ("io", "memory", "nn", "perf", "quant", "see")  # that are names of the package themselves
+_MODULES = ("fft", "io", "linalg", "memory", "nn", "perf", "quant", "see")  # that are names of the package themselves
+_PACKAGES = ("errors", "serve", "testing", "torch")  # public too, shown where they are imported
 _LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from tritium import io, memory, nn, perf, quant, see
+    from tritium import errors as errors, fft, io, linalg, memory, nn, perf as perf, quant, see as see
     from tritium.batching.batches import find_optimal_batch_size, process_in_batches
     from tritium.compiler.builder import GraphBuilder
-    from tritium.compiler.compile import Compiled, compile, try_fuse
+    from tritium.compiler.compile import Compiled, compile, load_program, try_fuse
     from tritium.contract.einsum import einsum, einsum_path
     from tritium.counts import stats
     from tritium.compiler.lazy import lazy
@@ -293,28 +328,38 @@ if TYPE_CHECKING:
     from tritium.machine.ceilings import ceilings
     from tritium.memory import pack
     from tritium.models.load import Model, load
+    from tritium.models.tensors import load_tensors, save
     from tritium.perf.tune.racing import get_optimal_config, tune
     from tritium.compiler.patterns import FusionPattern, add_pattern, remove_pattern
     from tritium.batching.pipeline import Pipeline
+    from tritium.batching.vmap import vmap
     from tritium.compiler.program import Program
     from tritium.see.memory.allocations import track_memory
     from tritium.see.monitor.tensor_metrics import disable_monitoring, enable_monitoring, get_tensor_metrics
     from tritium.see.profile.profile import profile, timed
 
 
-def __getattr__(name: str) -> Any:
-    if name in _OPS and _Trait.INTERNAL not in _OPS[name].traits:  # a row that is not among the imports above
-        row = globals()[name] = _OPS[name]
-        return row
-    if name not in _LATE:
-        raise AttributeError(f"module 'tritium' has no attribute {name!r}")
-    module = import_module(f"tritium.{_LATE[name]}")
-    if "tritium.graph.graph" in sys.modules:
-        for other in _GRAPHS:
-            import_module(f"tritium.{other}")
-    value = globals()[name] = module if name in _MODULES else getattr(module, name)
-    return value
+if not TYPE_CHECKING:  # to a type checker, a name that is not listed does not exist
+
+    def __getattr__(name: str) -> Any:
+        if name in _OPS and _Trait.INTERNAL not in _OPS[name].traits:  # a row that is not among the imports above
+            row = globals()[name] = _OPS[name]
+            return row
+        if name not in _LATE:
+            if name.startswith("__"):  # a protocol's question, asked often
+                raise AttributeError(f"module 'tritium' has no attribute {name!r}")
+            raise AttributeError(
+                missing_name("module 'tritium'", name, __dir__()), name=name, obj=sys.modules[__name__]
+            )
+        module = import_module(f"tritium.{_LATE[name]}")
+        if "tritium.graph.graph" in sys.modules:
+            for other in _GRAPHS:
+                import_module(f"tritium.{other}")
+        value = globals()[name] = module if name in _MODULES else getattr(module, name)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE, *(name for name, row in _OPS.items() if _Trait.INTERNAL not in row.traits)})
+    dunders = (name for name in globals() if name.startswith("__"))
+    rows = (name for name, row in _OPS.items() if _Trait.INTERNAL not in row.traits)
+    return sorted({*__all__, *_LATE, *rows, *dunders, *(name for name in _PACKAGES if name in globals())})

@@ -28,6 +28,7 @@ else:
 if TYPE_CHECKING or native is None:
     from tritium.pure import (
         Array as Array,
+        BoundCaller as BoundCaller,
         Caller as Caller,
         Held as Held,
         Row as Row,
@@ -37,7 +38,7 @@ if TYPE_CHECKING or native is None:
     )
 else:
     Storage, Held, Array = native.Storage, native.Held, native.Array
-    Row, Caller = native.Row, native.Caller
+    Row, Caller, BoundCaller = native.Row, native.Caller, native.BoundCaller
     acting, carry_out = native.acting, native.carry_out
 
 
@@ -49,11 +50,21 @@ def _warn_near_limit(live: int, limit: int) -> None:
     )  # fmt: skip
 
 
+def _log_own_trims(trims: int, released: int) -> None:
+    if (log := settings.listener("memory")) is not None:
+        log.debug(
+            "the pool gave %d idle bytes back by itself, in %d trims: it was at its limit, or memory was short",
+            released, trims,
+        )  # fmt: skip
+
+
 if native is None:
-    pure.POOL.alarm = _warn_near_limit
+    pure.POOL.alarm, pure.POOL.trim_watcher = _warn_near_limit, _log_own_trims
 else:
     native.set_pool_alarm(_warn_near_limit)
+    native.set_pool_trim_watcher(_log_own_trims)
 
+_is_contiguous: Any = vars(Array)["is_contiguous"].__get__  # of tensors it is a method
 ALIGNMENT = pure.ALIGNMENT
 MAX_DIMS = pure.MAX_DIMS
 
@@ -75,10 +86,12 @@ def host(a: Array) -> np.ndarray[Any, Any]:
     if a.dtype.is_packed:
         a = in_bytes(a)
     kind, step = a.dtype.numpy, a.dtype.nbytes
-    strides = tuple(s * step for s in a.strides)
     if a.size == 0:
         return np.empty(a.shape, kind)
     memory = getattr(a.storage, "memory", None)
+    if memory is not None and _is_contiguous(a):
+        return np.ndarray(a.shape, kind, memory, a.offset * step)
+    strides = tuple(s * step for s in a.strides)
     if memory is not None:
         return np.ndarray(a.shape, kind, memory, a.offset * step, strides)
     plain = kind.str if kind.kind != "V" else "<u2"
@@ -100,7 +113,7 @@ def in_bytes(a: Array) -> Array:
 def overlap(a: Array, b: Array) -> int:
     """Return how two arrays overlap. 0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
     ours = native is not None and isinstance(a.storage, Storage) and isinstance(b.storage, Storage)
-    if ours:
+    if ours and a.dtype.code >= 0 and b.dtype.code >= 0:
         return int(native.overlap(a, b))
     if not (isinstance(a.storage, Held) or isinstance(b.storage, Held)):
         return pure.overlap(a, b)

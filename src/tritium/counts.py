@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from tritium import launch, memory
+from tritium.arguments import checked
 from tritium.compiler import compile as compiled, program
-from tritium.errors import checked
 
 
 def share(part: float, whole: float) -> float | None:

@@ -16,19 +16,23 @@ from tritium.buffer import overlap
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError, shown
 from tritium.functions import asarray
-from tritium.launch import counters, launch, launch_dynamic, launched, made_of
+from tritium.interop import adopt_foreign, is_foreign
+from tritium.launch import counters, is_recorded, launch, launch_dynamic, launched, made_of
 from tritium.layout import text
 from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager, interpreter, outputs
 from tritium.tensor import Tensor, wrap
 
-Operand = Tensor | bool | int | float | None
+Operand = Tensor | bool | int | float | complex | None
 
 
 class Eager:
     """The interpreter that runs calls: decide, allocate, launch."""
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
-        xs = tuple(lift(x, op, i) for i, x in enumerate(inputs))
+        for x in (out, inputs[0] if inputs and op.kind is Kind.VIEW else None):
+            if isinstance(x, Tensor) and x._is_lazy:  # a part of a lazy tensor is lazy, and so is what is written to it
+                return x.storage.cell.trace.emit(op, inputs, attrs, out, None)
+        xs = tuple(lift(x, op, i, inputs) for i, x in enumerate(inputs))
         device = place(op, xs, attrs, out)
         backend = device.backend
         decision = op.decide(tuple(spec_of(x) for x in xs), attrs)
@@ -82,17 +86,19 @@ else:
     buffer.Storage.device = backends.device("cpu")
 
 
-def lift(x: Any, op: Op, index: int = 0) -> Operand:
-    """Return an operand as a tensor, a scalar or, where it is optional, None; NumPy arrays are viewed in place."""
+def lift(x: Any, op: Op, index: int = 0, others: tuple[Any, ...] = ()) -> Operand:
+    """Return an operand as a tensor, a scalar or, where it is optional, None; arrays of NumPy and other libraries are viewed in
+    place, on the device of the other operands where that is one of the array's own library."""
     op.check_given(x, index)
     if x is None or isinstance(x, (Tensor, *SCALARS)):
-        if isinstance(x, Tensor):
-            x._memory(f"{op.name}: the value")
-        return x
+        return x._computed(f"{op.name}: the value") if isinstance(x, Tensor) else x
     if isinstance(x, np.generic):
-        return x.item() if x.dtype.kind in "biuf" else _refuse(x, op)
+        return x.item() if x.dtype.kind in "biufc" else _refuse(x, op)
     if isinstance(x, np.ndarray):
         return asarray(x)
+    if is_foreign(x):
+        there = next((t.storage.device for t in others if isinstance(t, Tensor) and not t.is_traced), None)
+        return adopt_foreign(x, there)
     return _refuse(x, op)
 
 
@@ -146,8 +152,12 @@ def prepare(x: Operand, spec: Spec | None, device: Device) -> Tensor | None:
     return constant(bool(x) if spec.dtype is dt.bool_ else x, spec.dtype, device)
 
 
-def constant(value: bool | int | float, kind: DType, device: Device) -> Tensor:
+def constant(value: bool | int | float | complex, kind: DType, device: Device) -> Tensor:
     """Return a 0-d tensor of a Python number."""
+    if buffer.native is not None and device.type == "cpu":
+        tensor: Tensor | None = buffer.native.number(value, kind)
+        if tensor is not None:
+            return tensor
     dt.check_fits(value, kind)
     array = device.backend.new(Spec((), kind))
     device.backend.upload(number(value, kind), array)
@@ -269,13 +279,16 @@ def remember(
     attrs: dict[str, Any],
     call: Call | None,
 ) -> None:
-    """Let native code replay this call: the kernel is native and no operand needed a cast."""
-    if call is None or buffer.native is None or "seed" in attrs:
-        return  # a seed is rarely seen twice
+    """Let native code replay this call: no operand needed a cast. A kernel in Python is called from there."""
+    if call is None or buffer.native is None:
+        return
+    if any(s.dtype.code < 0 for s in outputs(decision.out)):
+        return  # native code allocates no such elements
     backend = device.backend
     there = None if kernel is None else backend.replay(kernel, decision.out, decision.inputs, attrs)
-    if there is None and (device.type != "cpu" or not (kernel is None or isinstance(kernel.fn, buffer.native.Kernel))):
+    if there is None and device.type != "cpu":
         return
+    is_native = kernel is not None and isinstance(kernel.fn, buffer.native.Kernel)
     scalars = []
     for x, s in zip(xs, decision.inputs, strict=True):
         if isinstance(x, Tensor) and s is not None and x.dtype is not s.dtype:
@@ -294,7 +307,14 @@ def remember(
     if kernel is None:
         op.remember(args, kwargs, None, *result_types, tuple(scalars), attrs)
         return
-    description = launched(op, kernel.name, device, decision.inputs, outs, attrs)
-    op.remember(args, kwargs, kernel.fn, *result_types, tuple(scalars), attrs, description)
-    if len(outs) == 1 and not backend.chooses_by_shape(op):
+    if op.varies is not None and is_native:  # a seed may be any u64; any other number is an element of the result
+        fits = dt.u64 if op.varies == "seed" else outs[0].dtype
+        op.remember(args, kwargs, kernel.fn, *result_types, (), attrs, None, number=fits.code)
+        if op.varies == "seed":
+            return  # rarely seen twice
+    any_shape = len(outs) == 1 and not backend.chooses_by_shape(op)
+    if not (any_shape and op.variadic) or is_recorded():  # a call of any operands serves these too, without a span
+        description = launched(op, kernel.name, device, decision.inputs, outs, attrs)
+        op.remember(args, kwargs, kernel.fn, *result_types, tuple(scalars), attrs, description)
+    if any_shape:
         op.remember(args, kwargs, kernel.fn, *result_types, tuple(scalars), attrs, None, any_shape=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container, Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -143,6 +144,28 @@ def _hash(text: str) -> str:
 def html(text: str, limit: int | None = LIMIT) -> str:
     """Escape for the text of an HTML element (not of script or style)."""
     return visible(text, limit).translate(TEXT)
+
+
+def html_table(
+    heads: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    title: str = "",
+    right: Container[str] = (),
+    below: Iterable[str] = (),
+) -> str:
+    """Return a table as HTML for a notebook, every cell escaped; columns named in `right` hold numbers."""
+    heads = list(heads)
+    styles = [' style="text-align:right"' if head in right else ' style="text-align:left"' for head in heads]
+
+    def line(cells: Iterable[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}{s}>{html(c)}</{tag}>" for c, s in zip(cells, styles, strict=True)) + "</tr>"
+
+    caption = f"<caption>{html(title)}</caption>" if title else ""
+    head = f"<thead>{line(heads, 'th')}</thead>" if any(heads) else ""
+    body = "".join(line(row, "td") for row in rows)
+    notes = "".join(f"<div>{html(note)}</div>" for note in below if note)
+    return f"<table>{caption}{head}<tbody>{body}</tbody></table>{notes}"
 
 
 def attribute(text: str, limit: int | None = LIMIT) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tritium.dtype import DType
@@ -54,7 +55,7 @@ class Fragment:
         n = len(self.inputs)
         return self.inputs[value] if value < n else self.steps[value - n].spec
 
-    @property
+    @cached_property
     def out(self) -> Any:
         """Return the spec of the one result, or a tuple of several."""
         specs = tuple(self.spec(v) for v in self.outputs)
@@ -71,7 +72,7 @@ class Fragment:
                 specs = tuple(None if i is None else self.spec(i) for i in s.inputs)
                 yield s, s.op.cost(s.spec, *specs, **dict(s.attrs))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the names of the ops that compute something, in order."""
         return tuple(s.op.name for s in self.steps if s.op.name not in ("const", "item"))
@@ -93,6 +94,8 @@ def value_text(value: Any) -> str:
         return str(value)
     if type(value) is tuple:
         return f"({', '.join(map(value_text, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, complex):
+        return f"complex({value.real!r}, {value.imag!r})"
     if isinstance(value, (*SCALARS, str, Layout)) or value is None:
         return repr(value)
     return repr(str(value))  # a device, by its name

@@ -8,29 +8,22 @@ from __future__ import annotations
 import builtins
 import operator
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from inspect import unwrap
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritium import backends, buffer, dtype as dt, layout as lay, ops
+from tritium.arguments import CONVERTERS, WAYS_TO, checked, checked_class, checked_except
 from tritium.backends import Device
 from tritium.backends.reference.cast import cast
 from tritium.dtype import DType
-from tritium.errors import (
-    CONVERTERS,
-    WAYS_TO,
-    ArgumentError,
-    DTypeError,
-    OutOfMemoryError,
-    ShapeError,
-    TraceError,
-    checked,
-    checked_except,
-)
-from tritium.interop import from_dlpack, from_numpy, read_array
+from tritium.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError, TraceError, shown
+from tritium.interop import adopt_foreign, from_dlpack, is_foreign, read_array, view_array
 from tritium.op import SCALARS, Spec, check_dtype, interpreter
 from tritium.tensor import Tensor, wrap
 
@@ -39,10 +32,12 @@ def _operand(value: Any) -> Tensor | None:
     """Return an array or a number as a tensor, as the ops of the table do; None for anything else."""
     if (
         isinstance(value, (np.ndarray, np.generic))
-        and value.dtype.kind not in "biuf"
+        and value.dtype.kind not in "biufc"
         and value.dtype.name != "bfloat16"
     ):
         return None
+    if is_foreign(value):
+        return adopt_foreign(value)
     return asarray(value) if isinstance(value, (np.ndarray, np.generic, *SCALARS)) else None
 
 
@@ -56,6 +51,8 @@ WAYS_TO[Tensor] = "tritium.asarray(…) makes one"
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
     """Return a tensor of anything: a tensor, a NumPy array (viewed in place where possible), a scalar, nested lists,
     or an object with DLPack or the buffer protocol."""
+    if type(obj) is np.ndarray and dtype is device is copy is None:
+        return view_array(obj, copy=False)
     kind = None if dtype is None else dt.dtype(dtype)
     there = None if device is None else backends.device(device)
     if isinstance(obj, Tensor):
@@ -67,21 +64,26 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if not isinstance(obj, (np.ndarray, np.generic, list, tuple)) and hasattr(obj, "__dlpack__"):
         return _as(from_dlpack(obj, copy=copy), kind, there, None)
     if isinstance(obj, (list, tuple)):
+        if (tensor := _of_numbers(obj, kind, there)) is not None and copy is not False:
+            return tensor
         if copy is False:
             raise ArgumentError("asarray: a list cannot become a tensor without a copy; leave copy=False out.")
         return _as(_of_sequence(obj, kind, there), kind, there, None)
     data = obj if isinstance(obj, np.ndarray) else read_array(obj, "asarray")
-    result = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
+    result = view_array(data, copy=bool(copy) or isinstance(obj, np.generic))
     if copy is False and (isinstance(obj, np.generic) or not result.storage.imported):
         raise ArgumentError("asarray: this array cannot be looked at in place (empty, byte-swapped or oddly strided); "
                             "leave copy=False out.")  # fmt: skip
     return _as(result, kind, there, None if copy else copy)
 
 
+_asarray: Callable[..., Tensor] = unwrap(asarray)  # for callers whose arguments are checked already
+
+
 @checked
 def tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a new tensor with a copy of the data."""
-    return asarray(data, dtype=dtype, device=device, copy=True)
+    return _asarray(data, dtype=dtype, device=device, copy=True)
 
 
 def _as(x: Tensor, kind: DType | None, there: Device | None, copy: bool | None) -> Tensor:
@@ -91,6 +93,16 @@ def _as(x: Tensor, kind: DType | None, there: Device | None, copy: bool | None) 
     if changed:
         return x.to(dtype=kind, device=there)
     return ops.copy(x) if copy else x
+
+
+def _of_numbers(data: Sequence[Any], kind: DType | None, there: Device | None) -> Tensor | None:
+    """Return a tensor of nested lists by native code; None where they hold more than Python's own numbers, or go elsewhere."""
+    if buffer.native is None or interpreter.get() is not None or (there is not None and there.type != "cpu"):
+        return None
+    tensor: Tensor | None = buffer.native.tensor_of_lists(data, kind, dt.ALL)
+    if tensor is None or there is not None or backends.device_for(None, tensor.size).type == "cpu":
+        return tensor
+    return None
 
 
 def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) -> Tensor:
@@ -109,11 +121,13 @@ def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) 
         raise ShapeError(
             f"The nested lists are ragged: every list at one depth needs the same length ({error})."
         ) from None
-    if values.dtype.kind not in "biuf":
+    if values.dtype.kind not in "biufc":
         raise DTypeError(f"Nested lists must hold numbers or bools, given {values.dtype}.")
     if kind is None:
-        kind = {"b": dt.bool_, "i": dt.i64, "u": dt.u64, "f": dt.f32}[values.dtype.kind]
+        kind = {"b": dt.bool_, "i": dt.i64, "u": dt.u64, "f": dt.f32, "c": dt.c64}[values.dtype.kind]
         kind = dt.f32 if values.size == 0 else kind
+    if values.dtype.kind == "c" and not kind.is_complex:
+        raise DTypeError(f"asarray: the list holds complex numbers, which {kind} does not store; use 'c64' or 'c128'.")
     if kind.is_integer and values.size and values.dtype.kind in "iu":
         dt.check_fits(builtins.int(values.min()), kind)
         dt.check_fits(builtins.int(values.max()), kind)
@@ -154,14 +168,16 @@ empty, full, arange, linspace, eye = ops.empty, ops.full, ops.arange, ops.linspa
 @checked
 def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros."""
-    check_dtype("zeros", shape, dtype, device)
+    if dtype is not None:
+        check_dtype("zeros", shape, dtype, device)
     return ops.full(shape, 0, dtype=dt.f32 if dtype is None else dtype, device=device)
 
 
 @checked
 def ones(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones."""
-    check_dtype("ones", shape, dtype, device)
+    if dtype is not None:
+        check_dtype("ones", shape, dtype, device)
     return ops.full(shape, 1, dtype=dt.f32 if dtype is None else dtype, device=device)
 
 
@@ -196,36 +212,127 @@ def ones_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
 # ---- random numbers: a seed gives the same numbers on every device
 
 
-def _seed(seed: int | None, name: str) -> int:
-    if seed is None:
-        if interpreter.get() is not None:
-            raise TraceError(f"{name} without a seed cannot be written down: every run would repeat it. Pass seed=….")
-        return int.from_bytes(os.urandom(8)) >> 1
+_SEEDS: list[int] = []  # drawn from the system many at a time: one call of it costs more than a small tensor
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SEEDS.clear)
+
+
+def _fresh_seed() -> int:
+    try:
+        return _SEEDS.pop()
+    except IndexError:
+        _SEEDS.extend(value >> 1 for value in np.frombuffer(os.urandom(1024), np.uint64).tolist())
+        return _SEEDS.pop()
+
+
+@checked_class
+class Generator:
+    """A sequence of seeds: the same start gives the same numbers. Without a start the operating system provides one."""
+
+    __slots__ = ("_lock", "_next", "_start")
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self.manual_seed(_fresh_seed() if seed is None else seed)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start the sequence again at a seed; return the generator."""
+        start = _check_seed(seed, "manual_seed")
+        with self._lock:
+            self._start, self._next = start, start
+        return self
+
+    def initial_seed(self) -> int:
+        """Return the seed at which the sequence started."""
+        return self._start
+
+    def draw(self) -> int:
+        """Return the next seed, in 0 … 2^63 - 1: splitmix64, whose outputs are as good as random for neighbouring states."""
+        with self._lock:
+            self._next = z = (self._next + 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return (z ^ (z >> 31)) >> 1
+
+    def __repr__(self) -> str:
+        return f"Generator(seed={self._start})"
+
+
+_default_generator: list[Generator] = []  # at most one; without it every seed comes from the operating system
+
+
+@checked
+def manual_seed(seed: int) -> Generator:
+    """Start the default generator at a seed: from here on, random numbers without a seed of their own repeat from run to run."""
+    generator = Generator(_check_seed(seed, "manual_seed"))
+    _default_generator[:] = [generator]
+    return generator
+
+
+def _check_seed(seed: Any, name: str) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise ArgumentError(f"{name}: seed must be an integer, given {shown(seed)}.")
     if not 0 <= seed < 2**63:
-        raise ArgumentError(f"{name}: seed={seed} must lie in 0 … 2^63 - 1.")
-    return seed
+        raise ArgumentError(f"{name}: seed={lay.count_text(int(seed))} must lie in 0 … 2^63 - 1.")
+    return int(seed)
+
+
+def _seed(seed: int | None, name: str, generator: Generator | None = None) -> int:
+    """Return the seed of a call: its own, or the next one of its generator or of the default one."""
+    if seed is not None:
+        if generator is not None:
+            raise ArgumentError(f"{name}: seed and generator were both given; give one of them.")
+        return _check_seed(seed, name)
+    if interpreter.get() is not None:
+        raise TraceError(f"{name} without a seed cannot be written down: every run would repeat it. Pass seed=….")
+    if generator is not None:
+        return generator.draw()
+    return _default_generator[0].draw() if _default_generator else _fresh_seed()
 
 
 @checked
-def rand(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
-    """Return uniform numbers in [0, 1); without a seed they differ at every call."""
-    check_dtype("rand", shape, dtype, device)
-    return ops.random_uniform(shape, seed=_seed(seed, "rand"), dtype=dtype, device=device)
+def rand(
+    shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None, generator: Generator | None = None
+) -> Tensor:
+    """Return uniform numbers in [0, 1); without a seed they differ at every call, unless `manual_seed` was called."""
+    if dtype is not None:
+        check_dtype("rand", shape, dtype, device)
+    return ops.random_uniform(shape, seed=_seed(seed, "rand", generator), dtype=dtype, device=device)
 
 
 @checked
-def randn(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
-    """Return Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call."""
-    check_dtype("randn", shape, dtype, device)
-    return ops.random_normal(shape, seed=_seed(seed, "randn"), dtype=dtype, device=device)
+def randn(
+    shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None, generator: Generator | None = None
+) -> Tensor:
+    """Return Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call, unless `manual_seed`
+    was called."""
+    if dtype is not None:
+        check_dtype("randn", shape, dtype, device)
+    return ops.random_normal(shape, seed=_seed(seed, "randn", generator), dtype=dtype, device=device)
 
 
 @checked
 def randint(
-    low: int, high: int, shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None
+    low: int, high: int, shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None,
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """Return integers in [low, high); without a seed they differ at every call, unless `manual_seed` was called."""
+    return ops.random_integers(low, high, shape, seed=_seed(seed, "randint", generator), dtype=dtype, device=device)
+
+
+@checked
+def randperm(
+    n: int, *, seed: int | None = None, dtype: Any = None, device: Any = None, generator: Generator | None = None
 ) -> Tensor:
-    """Return integers in [low, high); without a seed they differ at every call."""
-    return ops.random_integers(low, high, shape, seed=_seed(seed, "randint"), dtype=dtype, device=device)
+    """Return the integers 0 … n - 1 in random order."""
+    if n < 0:
+        raise ArgumentError(f"randperm: n={lay.count_text(n)} must be 0 or more.")
+    kind = ops.integer(dt.i64 if dtype is None else dt.dtype(dtype))
+    if n:
+        dt.check_fits(n - 1, kind)
+    keys = ops.random_integers(-(2**63), 2**63, (n,), seed=_seed(seed, "randperm", generator), device=device)
+    order = ops.argsort(keys)
+    return order if kind is dt.i64 else ops.astype(order, kind)
 
 
 # ---- dtypes
@@ -290,14 +397,14 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
 
 
 @checked
-def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
     """Return the slices along an axis, one by one: views."""
     along = lay.axis_of(axis, x.ndim, "unstack")
     return tuple(x[(slice(None),) * along + (i,)] for i in range(x.shape[along]))
 
 
 @checked
-def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def split(x: Tensor, parts: int | Sequence[int], /, axis: int = 0) -> tuple[Tensor, ...]:
     """Split into `parts` equal pieces along an axis, or pieces of the sizes given: views."""
     along = lay.axis_of(axis, x.ndim, "split")
     size = x.shape[along]
@@ -314,8 +421,10 @@ def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[T
 
 
 @checked_except("repeats")
-def repeat(x: Tensor, repeats: int | Tensor | Sequence[int], /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor, repeats: int | Tensor | Sequence[int], /, axis: int | None = None) -> Tensor:
     """Repeat every element (or slice) several times; `repeats` may differ from slice to slice."""
+    if buffer.native is not None and (repeated := buffer.native.repeat(x, repeats, axis)) is not None:
+        return repeated
     if axis is None:
         x, axis = ops.reshape(x, (-1,)), 0
     along = lay.axis_of(axis, x.ndim, "repeat")
@@ -344,7 +453,7 @@ def _repeat_counts(repeats: Any, x: Tensor, along: int) -> int | np.ndarray[Any,
         lowest = counts
     else:
         if not isinstance(repeats, (Tensor, np.ndarray, list, tuple)):
-            raise ArgumentError(f"repeat: repeats must be an integer or a tensor of integers, given {repeats!r}.")
+            raise ArgumentError(f"repeat: repeats must be an integer or a tensor of integers, given {shown(repeats)}.")
         requested = asarray(repeats)
         if (requested.dtype.is_float and requested.size) or requested.dtype.is_packed:
             raise DTypeError(f"repeat: repeats must be integers, given {requested.spec}; cast with .to('i64').")
@@ -362,11 +471,12 @@ def _repeat_counts(repeats: Any, x: Tensor, along: int) -> int | np.ndarray[Any,
 
 def _repetitions(repetitions: int | tuple[int, ...]) -> tuple[int, ...]:
     """Return how often each axis is repeated, as Python's integers."""
-    counts: tuple[Any, ...] = tuple(repetitions) if hasattr(repetitions, "__iter__") else (repetitions,)
     try:
-        counts = tuple(operator.index(n) for n in counts)
-    except TypeError:
-        raise ArgumentError(f"tile: repetitions are integers, one for each axis; given {repetitions!r}.") from None
+        counts = tuple(operator.index(n) for n in lay.listed(repetitions))
+    except TraceError:
+        raise
+    except Exception:  # of an object's own methods, too
+        raise ArgumentError(f"tile: repetitions are integers, one for each axis; given {shown(repetitions)}.") from None
     if builtins.any(n < 0 for n in counts):
         raise ArgumentError(f"tile: repetitions are 0 or more, given {lay.count_text(min(counts))}.")
     return counts
@@ -391,19 +501,20 @@ def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
 
 
 @checked
-def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
     """Return dot products along an axis; the other axes broadcast."""
     if not -min(x1.ndim, x2.ndim) <= axis <= -1:
         raise ShapeError(f"vecdot: axis {axis} must be negative and exist in both {x1.spec} and {x2.spec}.")
     a, b = ops.moveaxis(x1, axis, -1), ops.moveaxis(x2, axis, -1)
     if a.shape[-1] != b.shape[-1]:
         raise ShapeError(f"vecdot: sizes along axis {axis} differ: {x1.spec} and {x2.spec}.")
+    a = ops.conj(a) if a.dtype.is_complex else a
     product = ops.matmul(ops.expand_dims(a, axis=-2), ops.expand_dims(b, axis=-1))
     return ops.squeeze(product, (-2, -1))
 
 
 @checked
-def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+def tensordot(x1: Tensor, x2: Tensor, /, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
     """Sum products over the last `axes` axes of x1 and the first of x2, or over the pairs named."""
     if isinstance(axes, int):
         if not 0 <= axes <= min(x1.ndim, x2.ndim):
@@ -445,7 +556,7 @@ def diff(
 
 
 @checked
-def searchsorted(x1: Tensor, x2: Tensor | float, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
+def searchsorted(x1: Tensor, x2: Tensor | float, /, side: str = "left", *, sorter: Tensor | None = None) -> Tensor:
     """Return the index at which each element of x2 would be inserted in the sorted x1 (or x1 sorted by `sorter`)."""
     return ops.searchsorted(x1 if sorter is None else ops.take(x1, sorter), x2, side=side)
 
@@ -454,6 +565,223 @@ def searchsorted(x1: Tensor, x2: Tensor | float, /, *, side: str = "left", sorte
 def swish(x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
     """Return silu(x), under its other name."""
     return ops.silu(x, out=out)
+
+
+# ---- distinct elements
+
+
+class UniqueAll(NamedTuple):
+    """The results of `unique_all`."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+class UniqueCounts(NamedTuple):
+    """The results of `unique_counts`."""
+
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverse(NamedTuple):
+    """The results of `unique_inverse`."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+
+@checked
+def unique_all(x: Tensor, /) -> UniqueAll:
+    """Return the distinct elements in ascending order, the index of the first of each, the place of each element of x among
+    them, and how often each occurs."""
+    return UniqueAll(*ops.distinct(x, parts=ops.DISTINCT))
+
+
+@checked
+def unique_counts(x: Tensor, /) -> UniqueCounts:
+    """Return the distinct elements in ascending order, and how often each occurs."""
+    return UniqueCounts(*ops.distinct(x, parts=("counts",)))
+
+
+@checked
+def unique_inverse(x: Tensor, /) -> UniqueInverse:
+    """Return the distinct elements in ascending order, and the place of each element of x among them."""
+    return UniqueInverse(*ops.distinct(x, parts=("inverse",)))
+
+
+@checked
+def unique_values(x: Tensor, /) -> Tensor:
+    """Return the distinct elements in ascending order; NaN differs from every number, itself too."""
+    return ops.distinct(x)
+
+
+@checked
+def swapaxes(x: Tensor, axis1: int, axis2: int, /) -> Tensor:
+    """Return a view with two axes exchanged."""
+    return x.swapaxes(axis1, axis2)
+
+
+@checked
+def isclose(x1: Tensor, x2: Tensor, /, rtol: float = 1e-5, atol: float = 1e-8, *, equal_nan: bool = False) -> Tensor:
+    """Return whether |x1 - x2| <= atol + rtol * |x2|, element by element; equal infinities are close, NaN is close to NaN with
+    equal_nan. Half floats are compared in f32, integers and bools in f64."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value < 0:
+            raise ArgumentError(f"isclose: {name}={value} must be 0 or more.")
+    a, b = (_wide(x, dt.f64) for x in (x1, x2))
+    near = ops.less_equal(ops.abs(ops.subtract(a, b)), ops.add(ops.multiply(ops.abs(b), rtol), atol))
+    close = ops.logical_or(ops.logical_and(near, ops.isfinite(b)), ops.equal(a, b))
+    return ops.logical_or(close, ops.logical_and(ops.isnan(a), ops.isnan(b))) if equal_nan else close
+
+
+@checked
+def allclose(x1: Tensor, x2: Tensor, /, rtol: float = 1e-5, atol: float = 1e-8, *, equal_nan: bool = False) -> bool:
+    """Return True if all elements are close, as `isclose` compares them."""
+    return builtins.bool(ops.all(isclose(x1, x2, rtol, atol, equal_nan=equal_nan)))
+
+
+def _wide(x: Tensor, whole: DType) -> Tensor:
+    """Return x in a dtype in which several steps in a row round little: half floats in f32, numbers without a fraction in `whole`."""
+    if not x.dtype.is_float:
+        return ops.astype(x, whole)
+    return ops.astype(x, dt.f32) if x.dtype in (dt.f16, dt.bf16) else x
+
+
+def _narrow(x: Tensor, original: DType) -> Tensor:
+    """Return a result in the float dtype of what it was computed from; of integers and bools as it is."""
+    return ops.astype(x, original) if original.is_float and x.dtype is not original else x
+
+
+@checked
+def logsumexp(x: Tensor, /, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:
+    """Return log(sum(exp(x))) over axes, without overflow; over no elements it is -inf."""
+    axes = lay.axes_of(axis, x.ndim, "logsumexp")
+    wide = _wide(x, dt.f32)
+    if not builtins.all(x.shape[d] for d in axes):
+        return _narrow(ops.log(ops.sum(wide, axis=axes, keepdims=keepdims)), x.dtype)
+    top = ops.max(wide, axis=axes, keepdims=True)
+    top = ops.where(ops.isfinite(top), top, 0.0)
+    total = ops.log(ops.sum(ops.exp(ops.subtract(wide, top)), axis=axes, keepdims=True))
+    result = ops.add(total, top)
+    return _narrow(result if keepdims else ops.squeeze(result, axes), x.dtype)
+
+
+@checked
+def median(x: Tensor, /, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:
+    """Return the middle of the sorted elements along axes, of an even count the average of both; NaN wins."""
+    return _quantile(x, 0.5, axis, keepdims, "linear", "median")
+
+
+_METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
+
+
+@checked
+def quantile(
+    x: Tensor, q: Any, /, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False, method: str = "linear"
+) -> Tensor:
+    """Return the values below which the parts `q` (in 0 … 1) of the elements along axes are; NaN wins.
+
+    The shape of q leads the result. Between two elements, `method` is 'linear', 'lower', 'higher', 'nearest' or 'midpoint'.
+    """
+    if method not in _METHODS:
+        raise ArgumentError(f"quantile: method={method!r} is unknown; use {', '.join(map(repr, _METHODS))}.")
+    return _quantile(x, q, axis, keepdims, method, "quantile")
+
+
+def _quantile(x: Tensor, q: Any, axis: Any, keepdims: bool, method: str, name: str) -> Tensor:
+    parts = np.asarray(q._host() if isinstance(q, Tensor) else read_array(q, name), np.float64)
+    if parts.ndim > 1 or not np.all((parts >= 0) & (parts <= 1)):  # NaN is outside too
+        raise ArgumentError(f"{name}: q must be one number or a list of numbers, each in 0 … 1; given {shown(q)}.")
+    ops.refuse_empty(x.spec, axis, name)
+    axes = lay.axes_of(axis, x.ndim, name)
+    ordered = ops.sort(_flat_last(_wide(x, dt.f32), axes), axis=-1)
+    last = ordered.shape[-1] - 1
+    places = parts * last
+    below = np.floor(places)
+    share = places - below
+    if method in ("lower", "higher"):
+        share = np.where(share > 0, method == "higher", 0.0)
+    elif method == "nearest":
+        share = np.rint(places) - below
+    elif method == "midpoint":
+        share = np.where(share > 0, 0.5, 0.0)
+    lead = ops.moveaxis(ordered, -1, 0)
+    low, high = (
+        ops.take(lead, asarray(i.astype(np.int64).reshape(-1), device=_where(x, None)), axis=0)
+        for i in (below, np.minimum(below + 1, last))
+    )
+    share = share.reshape(-1, *(1,) * (low.ndim - 1))
+    near = ops.astype(asarray(share, device=_where(x, None)), low.dtype)
+    # Where nothing of a neighbour is in the result, it stays out of the sum: an infinity times 0 is NaN.
+    step = ops.subtract(high, low)
+    between = ops.where(ops.less(near, 0.5), ops.add(low, ops.multiply(step, near)),
+                        ops.subtract(high, ops.multiply(step, ops.subtract(1.0, near))))  # fmt: skip
+    result = ops.where(ops.equal(near, 0.0), low, ops.where(ops.equal(near, 1.0), high, between))
+    top = ops.expand_dims(lead[last], axis=0)
+    result = ops.where(ops.isnan(top), top, result)
+    shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes)
+    return _narrow(ops.reshape(result, (*parts.shape, *shape)), x.dtype)
+
+
+def _flat_last(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Return x with these axes joined into a last one."""
+    rest = tuple(d for d in range(x.ndim) if d not in axes)
+    joined = prod(x.shape[d] for d in axes)
+    return ops.reshape(ops.permute_dims(x, (*rest, *axes)), (*(x.shape[d] for d in rest), joined))
+
+
+_PAD_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
+
+
+@checked
+def pad(x: Tensor, pad_width: Any, /, mode: str = "constant", *, constant_values: float = 0) -> Tensor:
+    """Return x with elements added before and after, along each axis: one count for all, (before, after) for all, or a pair for
+    each axis. `mode` says which: 'constant' (`constant_values`), 'edge', 'reflect', 'symmetric' or 'wrap'."""
+    if mode not in _PAD_MODES:
+        raise ArgumentError(f"pad: mode={mode!r} is unknown; use {', '.join(map(repr, _PAD_MODES))}.")
+    widths = _pad_widths(pad_width, x)
+    shape = tuple(before + n + after for n, (before, after) in zip(x.shape, widths, strict=True))
+    lay.check_extent(shape, "pad")
+    if mode == "constant":
+        out = ops.full(shape, _fill(constant_values, x), dtype=x.dtype, device=_where(x, None))
+        key = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths, strict=True))
+        out[key] = x
+        return out
+    for axis, (before, after) in enumerate(widths):
+        if not before and not after:
+            continue
+        if not x.shape[axis]:
+            raise ShapeError(f"pad: axis {axis} of {x.spec} is empty, so mode {mode!r} has nothing to repeat.")
+        index = np.pad(np.arange(x.shape[axis]), (before, after), mode=mode)  # type: ignore[call-overload]
+        x = ops.take(x, asarray(index, device=_where(x, None)), axis=axis)
+    return ops.copy(x) if not builtins.any(map(builtins.any, widths)) else x
+
+
+def _fill(value: Any, x: Tensor) -> Any:
+    """Return a number that x's dtype holds: a bool for bools, an integer for integers where nothing is lost."""
+    if x.dtype is dt.bool_ and value in (0, 1):
+        return builtins.bool(value)
+    return builtins.int(value) if x.dtype.is_integer and value == value // 1 else value
+
+
+def _pad_widths(widths: Any, x: Tensor) -> list[tuple[int, int]]:
+    """Return the counts before and after for each axis, as Python's integers."""
+    needed = f"one integer, (before, after), or a pair for each of the {x.ndim} axes of {x.spec}"
+    try:
+        if not isinstance(widths, (int, np.integer, list, tuple, np.ndarray)):
+            raise TypeError
+        counts = np.asarray(widths)
+        if counts.dtype.kind not in "iu" and counts.size:
+            raise ValueError
+        pairs = np.broadcast_to(counts if counts.size else np.zeros((0, 2), np.int64), (x.ndim, 2)).tolist()
+    except (ValueError, TypeError):
+        raise ArgumentError(f"pad: pad_width must be {needed}; given {shown(widths)}.") from None
+    if builtins.any(n < 0 for pair in pairs for n in pair):
+        raise ArgumentError(f"pad: counts are 0 or more, given {shown(widths)}; slice to make a tensor smaller.")
+    return [(before, after) for before, after in pairs]
 
 
 # ---- what is here, for generic code
@@ -469,14 +797,15 @@ class _Info:
         return backends.default_device().device
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
-        return {"real floating": dt.f32, "integral": dt.i64, "indexing": dt.i64}
+        return {"real floating": dt.f32, "complex floating": dt.c64, "integral": dt.i64, "indexing": dt.i64}
 
     def devices(self) -> list[Device]:
         return [backends.device(d.name) for d in backends.devices() if d.available]
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
         """Return the standard's own dtypes that are here: f16 and bf16 are not among its names."""
-        return {t.long_name: t for t in dt.ALL if t not in (dt.f16, dt.bf16) and (kind is None or dt.is_dtype(t, kind))}
+        own = [t for t in (*dt.ALL, *dt.COMPLEX) if t not in (dt.f16, dt.bf16)]
+        return {t.long_name: t for t in own if kind is None or dt.is_dtype(t, kind)}
 
 
 def __array_namespace_info__() -> _Info:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tritium import backends, buffer, dtype as dt, ops
+from tritium.arguments import checked
 from tritium.backends.reference import packed
-from tritium.buffer import Storage, host
+from tritium.buffer import MAX_DIMS, Storage, host
 from tritium.errors import (
     ArgumentError,
     DeviceError,
@@ -23,7 +27,6 @@ from tritium.errors import (
     PackageError,
     ShapeError,
     TritiumError,
-    checked,
     shown,
 )
 from tritium.layout import Shape
@@ -47,7 +50,8 @@ def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
         raise DTypeError(
             f"{x.spec} is packed; see its integers with repack(w, 'i8').numpy(), its floats with dequantize()."
         )
-    storage = x._memory("numpy()")
+    x = x._computed("numpy()")
+    storage = x.storage
     if storage.device.type != "cpu":
         return storage.device.backend.download(x)
     storage.export()
@@ -58,9 +62,15 @@ def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
 def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = None) -> Tensor:
     """Return a tensor over a NumPy array's own memory; copied on request, when the layout or byte order is odd, and to a
     device that has memory of its own."""
-    kind = dt.dtype(data.dtype)
-    item = kind.nbytes
     there = backends.device_for(device, data.size)
+    if buffer.native is not None and not copy and there.type == "cpu":
+        tensor: Tensor | None = buffer.native.tensor_over(data, dt.ALL)
+        if tensor is not None:
+            return tensor
+    kind = dt.dtype(data.dtype)
+    if data.ndim > MAX_DIMS:
+        raise ShapeError(f"from_numpy: an array of {data.ndim} dimensions was given; at most {MAX_DIMS} are possible.")
+    item = kind.nbytes
     odd = not data.dtype.isnative or any(s % item for s in data.strides) or data.ctypes.data % item
     if copy or odd or data.size == 0 or there.type != "cpu":
         backend = there.backend
@@ -71,6 +81,9 @@ def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = 
     storage = Storage.wrap(low, high - low, data, data.flags.writeable)
     strides = tuple(s // item for s in data.strides)
     return Tensor(storage, kind, data.shape, strides, (data.ctypes.data - low) // item)
+
+
+view_array: Callable[..., Tensor] = unwrap(from_numpy)  # for callers whose arguments are checked already
 
 
 def read_array(data: Any, what: str) -> np.ndarray[Any, Any]:
@@ -86,9 +99,37 @@ def read_array(data: Any, what: str) -> np.ndarray[Any, Any]:
     except Exception as error:  # of an object's own methods, too
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ArgumentError(f"{what}: {shown(data)} cannot be read as an array of numbers ({reason}).") from error
-    if values.dtype.kind not in "biuf" and values.dtype != dt.bf16.numpy:
+    if values.dtype.kind not in "biufc" and values.dtype != dt.bf16.numpy:
         raise ArgumentError(f"{what}: {shown(data)} is neither an array, a number nor nested lists of numbers.")
     return values
+
+
+def is_foreign(x: Any) -> bool:
+    """Return True for an array of another library than NumPy: it exports DLPack."""
+    return (
+        hasattr(x, "__dlpack__")
+        and hasattr(x, "__dlpack_device__")
+        and not isinstance(x, (Tensor, np.ndarray, np.generic, type))
+    )
+
+
+def adopt_foreign(x: Any, there: backends.Device | None = None) -> Tensor:
+    """Return an array of another library as a tensor over its memory: of the device `there` where its library keeps that one,
+    else of the device the array is on."""
+    libraries = {c.__module__.partition(".")[0] for c in type(x).__mro__}
+    if "torch" in libraries:
+        same = there is not None and there.type == "torch" and x.device.type == "cpu"
+        return from_torch(x, device=there if same else None)
+    if "mlx" in libraries and there is not None and there.type == "mlx":
+        return from_mlx(x, device=there)
+    return from_dlpack(x)
+
+
+def read_tensor(x: Any, what: str) -> Tensor:
+    """Return anything that holds numbers as a tensor, over its own memory where possible."""
+    if isinstance(x, Tensor):
+        return x
+    return adopt_foreign(x) if is_foreign(x) else from_numpy(read_array(x, what))
 
 
 def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -113,8 +154,7 @@ def array_function(x: Tensor, func: Any, types: tuple[type, ...], args: tuple[An
 
 def _as_arrays(value: Any, name: str) -> Any:
     if isinstance(value, Tensor):
-        value._memory(f"np.{name}: the value")
-        return array(value)
+        return array(value._computed(f"np.{name}: the value"))
     if isinstance(value, dict):
         return {k: _as_arrays(v, name) for k, v in value.items()}
     if type(value) in (list, tuple):
@@ -126,7 +166,8 @@ def dlpack(
     x: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
 ) -> Any:
     """Return a DLPack capsule of the same memory, for torch, JAX, MLX, CuPy, NumPy."""
-    storage = x._memory("__dlpack__")
+    x = x._computed("__dlpack__")
+    storage = x.storage
     if _value_backend(storage.device) is not None:
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         return _exported(x, "__dlpack__").__dlpack__(**{k: v for k, v in options.items() if v is not None})
@@ -136,7 +177,7 @@ def dlpack(
         raise ArgumentError("__dlpack__: a CPU tensor has no stream; leave stream out.")
     if dl_device is not None and tuple(dl_device) != (1, 0):
         raise ExchangeError(f"{x.spec} is on the CPU; it cannot be exported for DLPack device {dl_device}.")
-    if buffer.native is not None:
+    if buffer.native is not None and not x.dtype.is_complex:
         return buffer.native.dlpack(ops.copy(x) if copy else x, max_version, copy)
     if x.dtype is dt.bf16:
         raise ExchangeError(
@@ -147,7 +188,8 @@ def dlpack(
 
 
 def dlpack_device(x: Tensor) -> tuple[int, int]:
-    if _value_backend(x._memory("__dlpack_device__").device) is not None:
+    x = x._computed("__dlpack_device__")
+    if _value_backend(x.storage.device) is not None:
         device: tuple[int, int] = _exported(x, "__dlpack_device__").__dlpack_device__()
         return device
     return (1, 0)
@@ -192,6 +234,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     if type(x).__module__.partition(".")[0] == "mlx":  # whose memory several arrays may be on: it is not written
         tensor = shared(from_mlx(x), backends.device("cpu"))
         return _placed(ops.copy(tensor) if copy else tensor, device)
+    if getattr(x, "requires_grad", False) is True and callable(getattr(x, "detach", None)):
+        x = x.detach()  # torch exports no tensor with a gradient; here there is none to lose
     where = _dlpack_place(x)
     if where[0] in _GPUS and _has_cuda():
         import torch
@@ -236,9 +280,17 @@ def _may_write(x: Any) -> bool | None:
     return True if libraries & _WRITABLE else None
 
 
+def _is_complex(x: Any) -> bool:
+    """Return True if an array of another library has a complex dtype: such capsules are read by NumPy."""
+    try:
+        return dt.dtype(x.dtype).is_complex
+    except Exception:  # it has no dtype, or one that is unknown here: the capsule itself tells
+        return False
+
+
 def _import(x: Any) -> Tensor:
     may_write = _may_write(x)
-    if buffer.native is None:
+    if buffer.native is None or _is_complex(x):
         try:
             data = np.from_dlpack(x)  # of an unversioned capsule read-only, whoever made it
         except Exception as error:
@@ -286,9 +338,10 @@ def _seen_shape(shape: Shape, t: dt.DType) -> Shape:
 
 def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     """Pickle a tensor; with protocol 5 the bytes can travel out of band, without a copy."""
-    if int(protocol) >= 5 and _value_backend(x._memory("pickle").device) is None:
-        x._memory("pickle").export()  # before looking: it may move the bytes
-    data = np.ascontiguousarray(x._memory("pickle").device.backend.download(x))
+    x = x._computed("pickle")
+    if int(protocol) >= 5 and _value_backend(x.storage.device) is None:
+        x.storage.export()  # before looking: it may move the bytes
+    data = np.ascontiguousarray(x.storage.device.backend.download(x))
     raw = data.reshape(-1).view(np.uint8)
     if int(protocol) >= 5:
         payload: Any = pickle.PickleBuffer(raw)  # type: ignore[arg-type]
@@ -310,6 +363,11 @@ def from_torch(x: Any, *, device: Any = None) -> Tensor:
     CPU, or of torch itself with device='torch'; others are tensors of the device they are on."""
     _check_library(x, "torch", "from_torch", "PyTorch tensor")
     target = None if device is None else backends.device(device)
+    if x.is_conj() or x.is_neg():
+        raise ExchangeError(
+            "from_torch: the tensor is a view that torch conjugates or negates as it is read, which no other library sees; resolve it "
+            "first: t.resolve_conj().resolve_neg()."
+        )
     if x.device.type == "cpu" and (target is None or target.type == "cpu"):
         return from_dlpack(x.detach())
     return _adopted(x, target or backends.device("torch" if x.device.type == "cpu" else str(x.device)), "from_torch")
@@ -321,7 +379,8 @@ def to_torch(x: Tensor) -> Any:
         import torch
     except ImportError as error:
         raise PackageError("PyTorch is not installed; pip install torch.") from error
-    here = x._memory("torch()").device
+    x = x._computed("torch()")
+    here = x.storage.device
     if here.type in ("torch", "mps", "cuda"):
         return _theirs(x, "torch()")
     return torch.from_dlpack(x.to(device="cpu") if here.type == "mlx" else x)
@@ -336,13 +395,15 @@ def from_mlx(x: Any, *, device: Any = "mlx") -> Tensor:
 
 def to_mlx(x: Tensor) -> Any:
     """Return the MLX array of a tensor: itself where the tensor is on mlx, else a copy there (MLX copies its input)."""
-    here = x._memory("mlx()").device
+    x = x._computed("mlx()")
+    here = x.storage.device
     return _theirs(x if here.type == "mlx" else x.to(device="mlx"), "mlx()")
 
 
 def shared(x: Tensor, there: backends.Device) -> Tensor:
     """Return the same memory as a tensor of another device, where both see the host's: cpu and torch:cpu; mlx:cpu to read."""
-    here = x._memory("to").device
+    x = x._computed("to")
+    here = x.storage.device
     if not x.dtype.is_packed:
         if here.type == "cpu" and there.type == "torch" and there.unit == "cpu":
             return from_torch(to_torch(x), device=there)
@@ -367,6 +428,90 @@ def namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
     if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
         raise DTypeError(f"The array API version {api_version!r} is not supported; use 2024.12.")
     return sys.modules[__package__]  # named without an import, which would go up
+
+
+# ---- einops: it asks its own classes only which library a tensor belongs to
+
+
+def _register_einops(module: Any) -> None:
+    """Give einops a backend for tensors: its functions then take them as they take those of other libraries."""
+
+    class TritiumBackend(module.AbstractBackend):  # type: ignore[misc]
+        """Tensors of this package, as einops sees them."""
+
+        framework_name = __package__
+
+        def __init__(self) -> None:
+            self.tt = sys.modules[__package__]
+
+        def is_appropriate_type(self, tensor: Any) -> bool:
+            return isinstance(tensor, Tensor)
+
+        def from_numpy(self, x: Any) -> Tensor:
+            return from_numpy(x)
+
+        def to_numpy(self, x: Tensor) -> np.ndarray[Any, Any]:
+            return to_numpy(x)
+
+        def arange(self, start: int, stop: int) -> Tensor:
+            return ops.arange(start, stop)
+
+        def transpose(self, x: Tensor, axes: Any) -> Tensor:
+            return ops.permute_dims(x, tuple(axes))
+
+        def stack_on_zeroth_dimension(self, tensors: list[Tensor]) -> Tensor:
+            return ops.stack(tensors)
+
+        def add_axis(self, x: Tensor, new_position: int) -> Tensor:
+            return ops.expand_dims(x, new_position)
+
+        def tile(self, x: Tensor, repeats: tuple[int, ...]) -> Tensor:
+            return self.tt.tile(x, repeats)
+
+        def concat(self, tensors: list[Tensor], axis: int) -> Tensor:
+            return ops.concat(tensors, axis)
+
+        def is_float_type(self, x: Tensor) -> bool:
+            return x.dtype.is_float
+
+        def einsum(self, pattern: str, *x: Tensor) -> Tensor:
+            return self.tt.einsum(pattern, *x)
+
+    module.TritiumBackend = TritiumBackend  # einops finds subclasses, which nobody else keeps alive
+
+
+class _Watcher:
+    """A finder of modules that calls a function with a module once it is imported, and is gone then."""
+
+    def __init__(self, name: str, action: Callable[[Any], None]) -> None:
+        self.name, self.action = name, action
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                self.action(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def when_imported(name: str, action: Callable[[Any], None]) -> None:
+    """Call a function with a module: now if it is imported, else once it is, which may be never."""
+    if name in sys.modules:
+        action(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Watcher(name, action))
+
+
+when_imported("einops._backends", _register_einops)
 
 
 for _name, _function in {

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import buffer, dtype as dt, recording
+from tritium import buffer, dtype as dt, recording, settings
 from tritium.backends import Backend, Device, Kernel
 from tritium.buffer import Array
 from tritium.dtype import DType
@@ -31,6 +31,7 @@ class Launched(NamedTuple):
     inputs: Specs
     out: Any  # Spec, or a tuple of Spec
     attrs: dict[str, Any]
+    where: Any = ""  # str(where) is the name of the step in its function: its scopes and its layer
 
     @property
     def cost(self) -> Cost:
@@ -104,6 +105,8 @@ class Counters:
     def hidden(self, nbytes: int) -> None:
         self.hidden_copies += 1
         self.hidden_copy_bytes += nbytes
+        if (log := settings.listener("memory")) is not None:
+            log.debug("a view needs a hidden copy of %d bytes: its layout allows no view", nbytes)
         if self.heard is not None:
             self.heard("hidden", nbytes, "", 0)
 
@@ -134,6 +137,11 @@ def _tell_native() -> None:
         buffer.native.set_fast(not watchers)
 
 
+def is_recorded() -> bool:
+    """Return True if a recorder is active."""
+    return bool(recording.active)
+
+
 def launch(
     backend: Backend, kernel: Kernel, op: Op, out: Any, ins: tuple[Array | None, ...], attrs: dict[str, Any]
 ) -> None:
@@ -151,6 +159,20 @@ def launch(
         raise _no_memory(op, error) from error
     elapsed = stop()
     _tell(launched(op, kernel.name, backend.device, _seen(ins), _seen(outs), attrs), start, elapsed)
+
+
+class PythonKernel:
+    """A kernel that a native program calls from Python, as one of its steps."""
+
+    def __init__(self, backend: Backend, op: Op, kernel: Kernel) -> None:
+        self.backend, self.op, self.kernel = backend, op, kernel
+        self.isa = kernel.name  # as native kernels name theirs
+
+    def __call__(self, *ins: Array | None, out: Any, **attrs: Any) -> None:
+        try:
+            self.backend.run(self.kernel, out, ins, attrs)
+        except MemoryError as error:
+            raise _no_memory(self.op, error) from error
 
 
 def launch_dynamic(backend: Backend, op: Op, ins: tuple[Array | None, ...], attrs: dict[str, Any]) -> Any:
@@ -210,6 +232,10 @@ def transfer(source: Array, target: Backend) -> Array:
     counters.transfers += 1
     counters.transfer_bytes += spec.nbytes
     counters.transfer_ns += elapsed
+    if (log := settings.listener("transfers")) is not None:
+        log.debug(
+            "%s from %s to %s: %d bytes in %.3g ms", spec, origin.device, target.device, spec.nbytes, elapsed / 1e6
+        )
     if counters.heard is not None:
         counters.heard("transfer", spec.nbytes, f"{origin.device}->{target.device}", elapsed)
     if watchers or recording.active:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ def in_tiles(shape: Shape, rows: int, block: int) -> Shape:
     return (*lead, -(-n // rows) * rows, -(-k // block) * block)
 
 
+@lru_cache(maxsize=4096)
 def tiled_strides(shape: Shape, rows: int, block: int) -> Shape:
     """Return contiguous strides of a packed tensor: they count elements, padding included."""
     padded = contiguous_strides(in_tiles(shape, rows, block))
@@ -93,6 +95,8 @@ def check_extent(shape: Shape, what: str = "") -> None:
 
 def axis_of(axis: int, ndim: int, what: str) -> int:
     """Return a non-negative axis, counted from the end when negative."""
+    if isinstance(axis, bool):  # a flag in the place of an axis: x.sum(True)
+        raise BoundsError(f"{what}: axis must be one integer, given {axis}.")
     try:
         axis = operator.index(axis)
     except TraceError:
@@ -279,12 +283,14 @@ AT = "at"  # placeholder in a key for an index tensor
 def normal_key(key: Any, shape: Shape) -> Key:
     """Return a basic index as a tuple of int, (start, stop, step) and None: ellipsis filled in, negatives counted."""
     parts = key if isinstance(key, tuple) else (key,)
+    if (plain := _plain_key(parts, shape)) is not None:
+        return plain
     for p in parts:
         if isinstance(p, bool) or not (
             p is None or p is Ellipsis or isinstance(p, (slice, str)) or hasattr(p, "__index__")
         ):
             raise BoundsError(
-                f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools."
+                f"{shown(p)} is not an index; use integers, slices, None, ... or tensors of integers or bools."
             )
     if sum(p is Ellipsis for p in parts) > 1:
         raise BoundsError("An index can hold one ellipsis (...) only.")
@@ -321,6 +327,25 @@ def normal_key(key: Any, shape: Shape) -> Key:
     return tuple(out)
 
 
+def _plain_key(parts: Key, shape: Shape) -> Key | None:
+    """Return the normal key of integers inside their axes and slices of step 1; None if it has other parts."""
+    if len(parts) > len(shape):
+        return None
+    out: list[Any] = []
+    for p, size in zip(parts, shape, strict=False):
+        if type(p) is int and -size <= p < size:
+            out.append(p if p >= 0 else p + size)
+        elif type(p) is slice and p.step is None and type(p.start) in _ENDS and type(p.stop) in _ENDS:
+            out.append(p.indices(size))
+        else:
+            return None
+    out += [(0, size, 1) for size in shape[len(parts) :]]
+    return tuple(out)
+
+
+_ENDS = (int, type(None))
+
+
 def _slice_ends(part: slice, size: int) -> tuple[int, int, int]:
     try:
         return part.indices(size)
@@ -343,6 +368,7 @@ def _index_of(part: Any) -> int:
         ) from None
 
 
+@lru_cache(maxsize=4096)  # loops take the same parts of values of one layout
 def basic_index(x: Layout, key: Key) -> Layout:
     """Return the layout of the part that a normal key selects."""
     shape: list[int] = []

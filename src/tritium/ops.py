@@ -9,7 +9,7 @@ of the Python array API standard 2024.12 where it has the name.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
@@ -86,19 +86,37 @@ def over(dtypes: tuple[DType, ...], *, low: float = -3.0, high: float = 3.0, ari
 # ---- domains: the dtype a row computes in
 
 
+def real_only(t: DType) -> DType:
+    """Any dtype but a complex one, whose numbers have no order."""
+    if t.is_complex:
+        raise DTypeError(f"real numbers are needed, not {t}; take real(x), imag(x) or abs(x).")
+    return t
+
+
 def floating(t: DType) -> DType:
     """Integers and bools are computed in the default float."""
-    return t if t.is_float else dt.DEFAULTS["float"]
+    return t if real_only(t).is_float else dt.DEFAULTS["float"]
 
 
-def numeric(t: DType) -> DType:
+def inexact(t: DType) -> DType:
+    """As `floating`; complex numbers are computed in their own dtype."""
+    return t if t.is_complex else floating(t)
+
+
+def arithmetic(t: DType) -> DType:
+    """Numbers of any kind, complex ones too."""
     if t.kind == "bool":
         raise DTypeError("bool has no arithmetic; use logical_and/or/xor, or .to('i64') first.")
     return t
 
 
+def numeric(t: DType) -> DType:
+    """Real numbers."""
+    return arithmetic(real_only(t))
+
+
 def bits(t: DType) -> DType:
-    if t.is_float:
+    if t.is_float or t.is_complex:
         raise DTypeError(f"bits of {t} cannot be combined; cast to an integer dtype first.")
     return t
 
@@ -124,15 +142,16 @@ def unary(
     expr: str | None = None,
     domain: Callable[[DType], DType] = floating,
     out: DType | None = None,
+    part: bool = False,
     low: float = -3.0,
     high: float = 3.0,
     ulps: float = 4,
     traits: Trait = Trait.NONE,
     **columns: Any,
 ) -> Op:
-    """A row y[i] = f(x[i])."""
+    """A row y[i] = f(x[i]). `part`: of a complex number it is a real one."""
     kinds: tuple[DType, ...] = (f32, f64, f16, bf16)
-    if domain is numeric or domain is any_dtype:
+    if domain in (numeric, arithmetic, any_dtype):
         kinds += (i32, i8, i64)
     if domain is bits:
         kinds = (i32, i8, i64, bool_)
@@ -140,7 +159,7 @@ def unary(
         kinds = (bool_,)
 
     def rule(x: Spec, /) -> Spec:
-        return Spec(x.shape, out or x.dtype)
+        return Spec(x.shape, out or (x.dtype.real if part else x.dtype))
 
     traits = traits if out else traits | IN_PLACE
     samples = over(kinds, low=low, high=high)
@@ -150,7 +169,7 @@ def unary(
 
 def transcendental(name: str, doc: str, **columns: Any) -> Op:
     """A row y[i] = f(x[i]) that takes many operations an element; in an expr, f has the row's name."""
-    return unary(name, doc, expr=f"{name}({{0}})", traits=TRANSCENDENTAL, **columns)
+    return unary(name, doc, expr=f"{name}({{0}})", traits=TRANSCENDENTAL, **{"domain": inexact, **columns})
 
 
 def any_dtype(t: DType) -> DType:
@@ -162,7 +181,7 @@ def binary(
     doc: str,
     *,
     expr: str | None = None,
-    domain: Callable[[DType], DType] = numeric,
+    domain: Callable[[DType], DType] = arithmetic,
     out: DType | None = None,
     traits: Trait = Trait.NONE,
     low: float = -3.0,
@@ -172,7 +191,7 @@ def binary(
 ) -> Op:
     """A row z[i] = f(x[i], y[i]), broadcast."""
     kinds: tuple[DType, ...] = (f32, f64, f16, bf16, i32, i8, i64)
-    if domain is floating:
+    if domain in (floating, inexact):
         kinds = (f32, f64, f16, bf16)
     if domain is bits or domain is integer:
         kinds = (i32, i8, i64)
@@ -190,7 +209,8 @@ def binary(
 
 def comparison(name: str, doc: str, sign: str, **columns: Any) -> Op:
     """A row of bools: how two elements compare."""
-    return binary(name, doc, expr=f"{{0}} {sign} {{1}}", domain=any_dtype, out=bool_, **columns)
+    domain = real_only if ORDERS in columns["traits"] else any_dtype
+    return binary(name, doc, expr=f"{{0}} {sign} {{1}}", domain=domain, out=bool_, **columns)
 
 
 def reduced_shape(x: Spec, axis: Any, keepdims: bool, what: str) -> Shape:
@@ -236,7 +256,7 @@ def reduction(
             refuse_empty(x, axis, name)
         return Spec(reduced_shape(x, axis, keepdims, name), out or x.dtype)
 
-    samples = REDUCED + (() if domain is floating else INT_REDUCED) + (EMPTY_REDUCED if empty else ())
+    samples = REDUCED + (() if domain in (floating, inexact) else INT_REDUCED) + (EMPTY_REDUCED if empty else ())
     return Op(rule, REDUCE, name=name, doc=doc, domain=domain, flops=per_input(1), ulps=ulps, axes=Axes.REDUCED, samples=samples,
               **columns)  # fmt: skip
 
@@ -252,7 +272,7 @@ def free(out: Any, *ins: Any, **attrs: Any) -> int:
 # ---- sources
 
 
-def size_of(shape: int | tuple[int, ...]) -> Shape:
+def size_of(shape: int | Sequence[int]) -> Shape:
     """A shape in Python's own types, checked: sizes are integers of 0 or more, and memory could hold the elements."""
     sizes = lay.listed(shape)
     if builtins.any(not isinstance(n, int) or n < 0 for n in sizes):
@@ -261,7 +281,7 @@ def size_of(shape: int | tuple[int, ...]) -> Shape:
             f"({listed}{',' if len(sizes) == 1 else ''}) is not a shape; give sizes of 0 or more, such as (64, 64)."
         )
     lay.check_extent(sizes)
-    return sizes
+    return sizes if builtins.bool not in map(type, sizes) else tuple(map(builtins.int, sizes))
 
 
 @op(SOURCE, flops=free, traits=INTERNAL)
@@ -282,7 +302,21 @@ def empty(shape: Any, dtype: DType | None = None, device: Any = None) -> Spec:
     return Spec(size_of(shape), dtype or f32)
 
 
-@op(SOURCE, flops=free, samples=[sample(shape=(2, 3), fill_value=1.5), sample(shape=(4,), fill_value=-2, dtype=i8)])
+def _read_fill(attrs: dict[str, Any]) -> dict[str, Any]:
+    """A tensor of one number stands for its number, in its own dtype unless another is named."""
+    fill = attrs["fill_value"]
+    if getattr(fill, "shape", None) != () or not hasattr(fill, "item"):
+        return attrs
+    return attrs | {"fill_value": fill.item(), "dtype": attrs["dtype"] or fill.dtype}
+
+
+@op(
+    SOURCE,
+    flops=free,
+    settle=_read_fill,
+    varies="fill_value",
+    samples=[sample(shape=(2, 3), fill_value=1.5), sample(shape=(4,), fill_value=-2, dtype=i8)],
+)
 def full(shape: Any, fill_value: Any, dtype: DType | None = None, device: Any = None) -> Spec:
     """A tensor in which every element is `fill_value`."""
     if not isinstance(fill_value, SCALARS):
@@ -320,7 +354,7 @@ def _steps(first: float, last: float, step: float) -> int:
         return ceil((last - first) / step)
     except (OverflowError, ValueError):  # infinite, or not a number
         raise ArgumentError(
-            f"arange: from {first!r} to {last!r} in steps of {step!r} is no finite number of elements; give finite numbers "
+            f"arange: from {shown(first)} to {shown(last)} in steps of {shown(step)} is no finite number of elements; give finite numbers "
             f"and a larger step."
         ) from None
 
@@ -328,10 +362,21 @@ def _steps(first: float, last: float, step: float) -> int:
 @op(SOURCE, samples=[sample(start=0.0, stop=1.0, num=5), sample(start=-1.0, stop=1.0, num=4, dtype=f64, endpoint=False),
                      sample(start=2.0, stop=2.0, num=1)], ulps=2)  # fmt: skip
 def linspace(
-    start: float, stop: float, num: int, *, dtype: DType | None = None, device: Any = None, endpoint: bool = True
+    start: float | complex,
+    stop: float | complex,
+    num: int,
+    *,
+    dtype: DType | None = None,
+    device: Any = None,
+    endpoint: bool = True,
 ) -> Spec:
     """`num` evenly spaced numbers from start to stop."""
-    return Spec(size_of(num), dtype or f32)
+    ends = dt.promote(f32, dt.of_scalar(start), dt.of_scalar(stop))
+    if dtype is not None and ends.is_complex and not dtype.is_complex:
+        raise DTypeError(
+            f"linspace: {start!r} to {stop!r} are complex numbers, and {dtype} is not; use 'c64' or 'c128'."
+        )
+    return Spec(size_of(num), dtype or ends)
 
 
 @op(
@@ -351,7 +396,7 @@ def seeded(name: str, doc: str, default: DType, ulps: float) -> Op:
             raise DTypeError(f"{name}: {kind} was asked; use a float dtype, or randint for integers.")
         return Spec(size_of(shape), kind)
 
-    return Op(rule, SOURCE, name=name, doc=doc, traits=INTERNAL, ulps=ulps, flops=lambda out, **attrs: 10 * out.size,
+    return Op(rule, SOURCE, name=name, doc=doc, traits=INTERNAL, varies="seed", ulps=ulps, flops=lambda out, **attrs: 10 * out.size,
               samples=[sample(shape=(3, 5), seed=7), sample(shape=(0,), seed=1), sample(shape=(9,), seed=2**40 + 1, dtype=f64),
                        sample(shape=(6,), seed=3, dtype=f16)])  # fmt: skip
 
@@ -360,7 +405,7 @@ random_uniform = seeded("random_uniform", "Uniform numbers in [0, 1) of a seed: 
 random_normal = seeded("random_normal", "Gaussian numbers (mean 0, deviation 1) of a seed.", f32, 4)
 
 
-@op(SOURCE, traits=INTERNAL, samples=[Sample((), (("low", 0), ("high", 10), ("shape", (4, 5)), ("seed", 3))),
+@op(SOURCE, traits=INTERNAL, varies="seed", samples=[Sample((), (("low", 0), ("high", 10), ("shape", (4, 5)), ("seed", 3))),
                      Sample((), (("low", -128), ("high", 128), ("shape", (7,)), ("seed", 5), ("dtype", i8)))])  # fmt: skip
 def random_integers(
     low: int, high: int, shape: Any, *, seed: int, dtype: DType | None = None, device: Any = None
@@ -470,15 +515,19 @@ subtract = binary("subtract", "Difference, element by element.", expr="{0} - {1}
                   aliases=("sub",))  # fmt: skip
 multiply = binary("multiply", "Product, element by element.", expr="{0} * {1}", traits=SYMMETRIC | ASSOCIATES | CHEAP,
                   operator="mul", aliases=("mul",))  # fmt: skip
-divide = binary("divide", "Quotient, element by element; integers become floats.", expr="{0} / {1}", domain=floating,
+divide = binary("divide", "Quotient, element by element; integers become floats.", expr="{0} / {1}", domain=inexact,
                 operator="truediv", aliases=("div",))  # fmt: skip
 floor_divide = binary("floor_divide", "Quotient rounded down; an integer divided by 0 gives 0, with one infinity it is the quotient.",
-                      operator="floordiv")  # fmt: skip
+                      domain=numeric, operator="floordiv")  # fmt: skip
 remainder = binary("remainder", "What floor division leaves, with the sign of the divisor; an integer modulo 0 is 0.",
-                   operator="mod")  # fmt: skip
+                   domain=numeric, operator="mod")  # fmt: skip
 pow = binary("pow", "x1 to the power x2.", expr="pow({0}, {1})", low=0.1, ulps=4, traits=TRANSCENDENTAL, operator="pow")
-maximum = binary("maximum", "The larger of two; NaN wins.", expr="maximum({0}, {1})", traits=LARGER_OF_TWO)
-minimum = binary("minimum", "The smaller of two; NaN wins.", expr="minimum({0}, {1})", traits=LARGER_OF_TWO)
+maximum = binary(
+    "maximum", "The larger of two; NaN wins.", expr="maximum({0}, {1})", domain=numeric, traits=LARGER_OF_TWO
+)
+minimum = binary(
+    "minimum", "The smaller of two; NaN wins.", expr="minimum({0}, {1})", domain=numeric, traits=LARGER_OF_TWO
+)
 atan2 = binary("atan2", "The angle of the point (x2, x1).", domain=floating, expr="atan2({0}, {1})", ulps=4,
                traits=TRANSCENDENTAL)  # fmt: skip
 hypot = binary("hypot", "sqrt(x1² + x2²) without overflow in between.", domain=floating, expr="hypot({0}, {1})", ulps=2)
@@ -510,20 +559,27 @@ bitwise_left_shift = binary("bitwise_left_shift", "Bits moved up; shifting by th
 bitwise_right_shift = binary("bitwise_right_shift", "Bits moved down, keeping the sign.", domain=integer, low=0,
                              traits=NO_WRAP, operator="rshift")  # fmt: skip
 
-abs = unary("abs", "Distance from 0.", expr="abs({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | NO_ROUNDING | CHEAP,
+abs = unary("abs", "Distance from 0.", expr="abs({0})", domain=arithmetic, part=True, ulps=0, traits=IDEMPOTENT | NO_ROUNDING | CHEAP,
             operator="abs")  # fmt: skip
-negative = unary("negative", "Change of sign.", expr="-{0}", domain=numeric, ulps=0, traits=INVOLUTION | NO_ROUNDING | CHEAP,
+negative = unary("negative", "Change of sign.", expr="-{0}", domain=arithmetic, ulps=0, traits=INVOLUTION | NO_ROUNDING | CHEAP,
                  operator="neg", aliases=("neg",))  # fmt: skip
-positive = unary("positive", "The number itself.", expr="{0}", domain=numeric, ulps=0, traits=STAYS, operator="pos")
-square = unary("square", "x * x.", expr="{0} * {0}", domain=numeric, ulps=0, traits=CHEAP)
-sqrt = unary("sqrt", "Square root.", expr="sqrt({0})", low=0, ulps=0)
+positive = unary("positive", "The number itself.", expr="{0}", domain=arithmetic, ulps=0, traits=STAYS, operator="pos")
+square = unary("square", "x * x.", expr="{0} * {0}", domain=arithmetic, ulps=0, traits=CHEAP)
+sqrt = unary("sqrt", "Square root.", expr="sqrt({0})", domain=inexact, low=0, ulps=0)
 rsqrt = unary("rsqrt", "1 / sqrt(x).", expr="1 / sqrt({0})", low=0.1, ulps=2, lower=lambda x: divide(1.0, sqrt(x)))
-reciprocal = unary("reciprocal", "1 / x.", expr="1 / {0}", low=0.5, ulps=0)
-sign = unary("sign", "-1, 0 or 1; NaN stays NaN.", expr="sign({0})", domain=numeric, ulps=0, traits=STAYS)
+reciprocal = unary("reciprocal", "1 / x.", expr="1 / {0}", domain=inexact, low=0.5, ulps=0)
+sign = unary(
+    "sign",
+    "-1, 0 or 1; of a complex number x / abs(x); NaN stays NaN.",
+    expr="sign({0})",
+    domain=arithmetic,
+    ulps=0,
+    traits=STAYS,
+)
 ceil_ = unary("ceil", "Rounded up.", expr="ceil({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | STAYS)
 floor = unary("floor", "Rounded down.", expr="floor({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | STAYS)
 trunc = unary("trunc", "Rounded towards 0.", expr="trunc({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | STAYS)
-round = unary("round", "Rounded to the nearest integer, halves to the even one.", expr="rint({0})", domain=numeric, ulps=0,
+round = unary("round", "Rounded to the nearest integer, halves to the even one.", expr="rint({0})", domain=arithmetic, ulps=0,
               traits=IDEMPOTENT | STAYS)  # fmt: skip
 
 exp = transcendental("exp", "e to the power x.")
@@ -544,7 +600,19 @@ tanh = transcendental("tanh", "Hyperbolic tangent.")
 asinh = transcendental("asinh", "Inverse hyperbolic sine.")
 acosh = transcendental("acosh", "Inverse hyperbolic cosine.", low=1, high=9)
 atanh = transcendental("atanh", "Inverse hyperbolic tangent.", low=-0.99, high=0.99)
-erf = transcendental("erf", "The error function.")
+erf = transcendental("erf", "The error function.", domain=floating)
+
+
+def _copied(x: Any) -> Any:
+    return OPS["copy"](x)
+
+
+real = unary("real", "The real part; of a real number the number itself.", domain=any_dtype, part=True, ulps=0,
+             traits=IDEMPOTENT, fuses=Fuse.NONE, lower=_copied)  # fmt: skip
+imag = unary("imag", "The imaginary part; of a real number 0.", domain=any_dtype, part=True, ulps=0, fuses=Fuse.NONE,
+             lower=lambda x: logical_and(x, False))  # fmt: skip
+conj = unary("conj", "The complex conjugate; of a real number the number itself.", domain=any_dtype, ulps=0,
+             traits=INVOLUTION, fuses=Fuse.NONE, lower=_copied)  # fmt: skip
 
 isnan = unary("isnan", "Whether an element is not a number.", expr="{0} != {0}", domain=any_dtype, out=bool_, ulps=0)
 isinf = unary("isinf", "Whether an element is infinite.", expr="isinf({0})", domain=any_dtype, out=bool_, ulps=0)
@@ -581,6 +649,10 @@ def clip(x: Spec, min: Spec | None = None, max: Spec | None = None, /) -> Spec:
     sample(F32(4), dtype=bool_), sample(Spec((4,), bool_), dtype=f32), sample(F32(0, 2), dtype=i32)])  # fmt: skip
 def astype(x: Spec, /, dtype: DType, *, copy: bool = True) -> Spec:
     """Another dtype. Floats become integers by truncation, held to the range of the integer; NaN becomes 0."""
+    if x.dtype.is_complex and not (dtype.is_complex or dtype is bool_):
+        raise DTypeError(
+            f"astype: {x} cannot become {dtype}, which has no imaginary part; take real(x), imag(x) or abs(x)."
+        )
     return Spec(x.shape, dtype)
 
 
@@ -614,7 +686,7 @@ silu = unary("silu", "x * sigmoid(x), also called swish.", expr="{0} / (1 + exp(
 def gelu(x: Spec, /, *, approximate: str = "none") -> Spec:
     """x times the chance that a Gaussian is below x: exact, or by tanh as GPT-2 does."""
     if approximate not in ("none", "tanh"):
-        raise ArgumentError(f"gelu: approximate={approximate!r} is unknown; use 'none' (exact) or 'tanh'.")
+        raise ArgumentError(f"gelu: approximate={shown(approximate)} is unknown; use 'none' (exact) or 'tanh'.")
     return x
 
 
@@ -713,13 +785,17 @@ def one_hot(x: Spec, /, *, num_classes: int, dtype: DType | None = None) -> Spec
 # ---- reductions
 
 
+def _wide(t: DType) -> DType:
+    """The dtype of a sum: integers and bools are added in 64 bits."""
+    return t if t.is_float or t.is_complex else dt.DEFAULTS["unsigned" if t.kind == "unsigned" else "signed"]
+
+
 def _summing(name: str, doc: str, **columns: Any) -> Op:
     def rule(x: Spec, /, *, axis: Any = None, dtype: DType | None = None, keepdims: bool = False) -> Any:
         shape = reduced_shape(x, axis, keepdims, name)
         if dtype is not None:
             return Decision((Spec(x.shape, dtype),), Spec(shape, dtype))
-        wide = x.dtype if x.dtype.is_float else dt.DEFAULTS["unsigned" if x.dtype.kind == "unsigned" else "signed"]
-        return Spec(shape, wide)
+        return Spec(shape, _wide(x.dtype))
 
     more = (sample(Spec((5,), bool_)), sample(F32(4, 3), axis=0, dtype=f64), sample(Spec((4,), i32), dtype=f32),
             *(sample(Spec((64, 3), i32), axis=1, dtype=t) for t in (bool_, i8, i32)))  # fmt: skip
@@ -732,7 +808,7 @@ sum = _summing("sum", "Sum over axes; small integers and bools are summed in 64 
 prod_ = _summing("prod", "Product over axes; small integers and bools are multiplied in 64 bits.")
 max = reduction("max", "The largest along axes; NaN wins.", empty=False, ulps=0, fuses=Fuse.FOLD, traits=ORDERS)
 min = reduction("min", "The smallest along axes; NaN wins.", empty=False, ulps=0, fuses=Fuse.FOLD, traits=ORDERS)
-mean = reduction("mean", "The average over axes.", domain=floating, fuses=Fuse.FOLD, ulps_of=Scale.TERMS)
+mean = reduction("mean", "The average over axes.", domain=inexact, fuses=Fuse.FOLD, ulps_of=Scale.TERMS)
 all = reduction("all", "Whether every element along axes is true.", domain=any_dtype, out=bool_, ulps=0)
 any = reduction("any", "Whether some element along axes is true.", domain=any_dtype, out=bool_, ulps=0)
 count_nonzero = reduction("count_nonzero", "How many elements along axes are not 0.", domain=any_dtype, out=i64, ulps=0)
@@ -772,7 +848,7 @@ def _running(name: str, doc: str, **columns: Any) -> Op:
         shape = tuple(n + (include_initial and d == along) for d, n in enumerate(x.shape))
         if dtype is not None:
             return Decision((Spec(x.shape, dtype),), Spec(shape, dtype))
-        wide = x.dtype if x.dtype.is_float else dt.DEFAULTS["unsigned" if x.dtype.kind == "unsigned" else "signed"]
+        wide = _wide(x.dtype)
         return Decision((Spec(x.shape, wide),), Spec(shape, wide))
 
     return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8, axes=Axes.FLAT, **columns, samples=[
@@ -799,7 +875,7 @@ def _inner_weights(out: Spec, x: Spec, w: Spec, *rest: Any, **attrs: Any) -> int
     return 2 * out.size * w.shape[-1]
 
 
-@op(CONTRACT, domain=numeric, flops=_inner, ulps=8, fuses=Fuse.PRODUCT, operator="matmul", samples=[
+@op(CONTRACT, domain=arithmetic, flops=_inner, ulps=8, fuses=Fuse.PRODUCT, operator="matmul", samples=[
     sample(F32(3, 4), F32(4, 5)), sample(F32(4), F32(4)), sample(F32(3, 4), F32(4)), sample(F32(4), F32(4, 5)),
     sample(F32(2, 3, 4), F32(4, 5)), sample(F32(5, 1, 3, 4), F32(2, 4, 3)), sample(F32(0, 4), F32(4, 5)), sample(F32(3, 0), F32(0, 5)),
     sample(Spec((6, 7), f64), Spec((7, 3), f64)), sample(Spec((6, 7), f16), Spec((7, 3), f16)), sample(Spec((6, 7), bf16), Spec((7, 3), bf16)),
@@ -808,7 +884,7 @@ def _inner_weights(out: Spec, x: Spec, w: Spec, *rest: Any, **attrs: Any) -> int
 def matmul(x1: Spec, x2: Spec, /, *, algorithm: str = "blas") -> Spec:
     """Matrix product over the last two axes; leading axes broadcast. `algorithm` picks another way to the same result."""
     if algorithm not in ALGORITHMS:
-        raise ArgumentError(f"matmul: algorithm={algorithm!r} is unknown; use one of {', '.join(ALGORITHMS)}.")
+        raise ArgumentError(f"matmul: algorithm={shown(algorithm)} is unknown; use one of {', '.join(ALGORITHMS)}.")
     if x1.ndim == 0 or x2.ndim == 0:
         raise ShapeError(f"matmul: {x1} @ {x2}: a scalar has no matrix product; use multiply.")
     a = x1.shape if x1.ndim > 1 else (1, *x1.shape)
@@ -859,12 +935,12 @@ def _half_or_single(x: Spec) -> DType:
 
 def _check_group(group: Any, what: str) -> None:
     if not isinstance(group, int) or isinstance(group, bool) or not 0 <= group < 2**62:
-        raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {group!r}.")
+        raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {shown(group)}.")
 
 
 def _check_flag(value: Any, name: str, what: str) -> None:
     if not isinstance(value, bool):
-        raise ArgumentError(f"{what}: {name} must be True or False, given {value!r}.")
+        raise ArgumentError(f"{what}: {name} must be True or False, given {shown(value)}.")
 
 
 def _scale_spec(w: Spec, scale: Spec, group: int, what: str) -> Spec:
@@ -1069,7 +1145,7 @@ def quantize_int4(
     _check_flag(symmetric, "symmetric", "quantize_int4")
     if not isinstance(group, int):
         raise ArgumentError(
-            f"quantize_int4: group must be 'auto', 0 or None (whole rows), or a number of columns, given {group!r}."
+            f"quantize_int4: group must be 'auto', 0 or None (whole rows), or a number of columns, given {shown(group)}."
         )
     scales = Spec(_weight_rule(w, axis, group, "quantize_int4"), f32)
     zeros = () if symmetric else (Spec(scales.shape, i32),)
@@ -1336,7 +1412,7 @@ def scatter(x: Spec, indices: Spec, values: Spec, /, *, axis: int = 0, mode: str
     """x with the slices named by `indices` set to (or, mode='add', increased by) `values`; the last of equals wins."""
     _index_spec(indices, "scatter")
     if mode not in ("set", "add"):
-        raise ArgumentError(f"scatter: mode={mode!r} is unknown; use 'set' or 'add'.")
+        raise ArgumentError(f"scatter: mode={shown(mode)} is unknown; use 'set' or 'add'.")
     along = axis_of(axis, x.ndim, "scatter")
     where = x.shape[:along] + indices.shape + x.shape[along + 1 :]
     if values.ndim > len(where) or broadcast_shapes(values.shape, where, what="scatter: values") != where:
@@ -1428,6 +1504,24 @@ def argsort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: boo
 @op(
     MOVE,
     domain=numeric,
+    axes=Axes.NAMED,
+    traits=ORDERS,
+    samples=[sample(F32(7), k=3), sample(F32(3, 5), k=2, axis=0), sample(Spec((4, 6), i32), k=6, largest=False)],
+)
+def topk(x: Spec, /, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """The k largest (or smallest) elements along an axis and their indices, in order; of equals the first come first. NaN
+    counts as the largest."""
+    along = axis_of(axis, x.ndim, "topk")
+    if not isinstance(k, int) or not 0 <= k <= x.shape[along]:
+        raise ArgumentError(f"topk: k={shown(k)} of the {x.shape[along]} elements along axis {along} of {x} cannot be chosen; "
+                            f"give 0 to {x.shape[along]}.")  # fmt: skip
+    shape = (*x.shape[:along], k, *x.shape[along + 1 :])
+    return Spec(shape, x.dtype), Spec(shape, i64)
+
+
+@op(
+    MOVE,
+    domain=numeric,
     traits=ORDERS,
     samples=[sample(Draw(F32(1), 0, 1), F32(5)), sample(Draw(F32(1), 0, 1), F32(2, 3), side="right")],
 )
@@ -1436,8 +1530,113 @@ def searchsorted(x1: Spec, x2: Spec, /, *, side: str = "left") -> Spec:
     if x1.ndim != 1:
         raise ShapeError(f"searchsorted: x1 must have one dimension, given {x1}.")
     if side not in ("left", "right"):
-        raise ArgumentError(f"searchsorted: side={side!r} is unknown; use 'left' or 'right'.")
+        raise ArgumentError(f"searchsorted: side={shown(side)} is unknown; use 'left' or 'right'.")
     return Spec(x2.shape, i64)
+
+
+# ---- what NumPy computes as a whole: factorisations of matrices, Fourier transforms
+
+
+def _square(x: Spec, method: str) -> Shape:
+    """The leading axes of square matrices."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"{method}: square matrices [..., N, N] are needed, given {x}.")
+    return x.shape[:-2]
+
+
+def _matrices(x: Spec, method: str) -> tuple[Shape, int, int]:
+    if x.ndim < 2:
+        raise ShapeError(f"{method}: matrices [..., M, N] are needed, given {x}.")
+    return x.shape[:-2], x.shape[-2], x.shape[-1]
+
+
+def _solution(a: Spec, b: Spec) -> Spec:
+    lead = _square(a, "solve")
+    if b.ndim == 0 or b.shape[builtins.max(b.ndim - 2, 0)] != a.shape[-1]:
+        raise ShapeError(f"solve: x2 must be a vector of {a.shape[-1]} or matrices of as many rows, given {a} and {b}.")
+    if b.ndim == 1:
+        return Spec(a.shape[:-1], a.dtype)
+    return Spec((*broadcast_shapes(lead, b.shape[:-2], what="solve"), *b.shape[-2:]), a.dtype)
+
+
+def _qr(x: Spec, *, mode: str) -> tuple[Spec, Spec]:
+    if mode not in ("reduced", "complete"):
+        raise ArgumentError(f"qr: mode={mode!r} is unknown; use 'reduced' or 'complete'.")
+    lead, m, n = _matrices(x, "qr")
+    k = m if mode == "complete" else builtins.min(m, n)
+    return Spec((*lead, m, k), x.dtype), Spec((*lead, k, n), x.dtype)
+
+
+def _svd(x: Spec, *, full_matrices: bool) -> tuple[Spec, Spec, Spec]:
+    lead, m, n = _matrices(x, "svd")
+    k = builtins.min(m, n)
+    left, right = (m, n) if full_matrices else (k, k)
+    return Spec((*lead, m, left), x.dtype), Spec((*lead, k), x.dtype.real), Spec((*lead, right, n), x.dtype)
+
+
+def _values(x: Spec) -> Spec:
+    lead, m, n = _matrices(x, "svdvals")
+    return Spec((*lead, builtins.min(m, n)), x.dtype.real)
+
+
+def _slogdet(x: Spec) -> tuple[Spec, Spec]:
+    lead = _square(x, "slogdet")
+    return Spec(lead, x.dtype), Spec(lead, x.dtype.real)
+
+
+# What each factorisation gives for the specs of its operands.
+FACTORISATIONS: dict[str, Callable[..., Any]] = {
+    "cholesky": lambda x, upper: Spec((*_square(x, "cholesky"), *x.shape[-2:]), x.dtype),
+    "det": lambda x: Spec(_square(x, "det"), x.dtype),
+    "eigh": lambda x: (Spec((*_square(x, "eigh"), x.shape[-1]), x.dtype.real), x),
+    "eigvalsh": lambda x: Spec((*_square(x, "eigvalsh"), x.shape[-1]), x.dtype.real),
+    "inv": lambda x: Spec((*_square(x, "inv"), *x.shape[-2:]), x.dtype),
+    "qr": _qr,
+    "slogdet": _slogdet,
+    "solve": _solution,
+    "svd": _svd,
+    "svdvals": _values,
+}
+
+
+@op(REDUCE, domain=inexact, traits=INTERNAL, ulps=64, ulps_of=Scale.UNIT, flops=lambda out, x, *rest, **attrs: x.size * x.shape[-1],
+    samples=[sample(F32(4, 4), method="det"), sample(Spec((2, 3, 3), f64), method="inv"), sample(F32(5, 3), method="svdvals"),
+             sample(F32(2, 3, 3), F32(2, 3, 1), method="solve"), sample(F32(4, 2), method="qr", options=(("mode", "reduced"),))])  # fmt: skip
+def factorize(*xs: Spec, method: str, options: tuple[tuple[str, Any], ...] = ()) -> Any:
+    """A factorisation of matrices, or what follows from one: a method of `tritium.linalg`."""
+    return FACTORISATIONS[method](*xs, **dict(options))
+
+
+# Whether each transform reads and writes complex numbers.
+TRANSFORMS = {
+    "fft": (True, True),
+    "ifft": (True, True),
+    "rfft": (False, True),
+    "irfft": (True, False),
+    "hfft": (True, False),
+    "ihfft": (False, True),
+}
+
+
+@op(REDUCE, domain=inexact, traits=INTERNAL, ulps=64, ulps_of=Scale.UNIT, axes=Axes.NAMED, flops=per_input(20),
+    samples=[sample(F32(3, 8), kind="fft", n=8), sample(Spec((4, 6), f64), kind="rfft", n=6, axis=1),
+             sample(F32(5), kind="ihfft", n=4)])  # fmt: skip
+def transform(x: Spec, /, *, kind: str, n: int, axis: int = -1, norm: str = "backward") -> Decision:
+    """A discrete Fourier transform of n points along an axis: one of `tritium.fft`."""
+    along = axis_of(axis, x.ndim, kind)
+    reads, writes = TRANSFORMS[kind]
+    if norm not in ("backward", "ortho", "forward"):
+        raise ArgumentError(f"{kind}: norm={norm!r} is unknown; use 'backward', 'ortho' or 'forward'.")
+    if n < 1:
+        raise ArgumentError(
+            f"{kind}: a transform has at least one point, given n={n}; the axis has {x.shape[along]} elements."
+        )
+    if not reads:
+        real_only(x.dtype)
+    whole = f64 if x.dtype.real is f64 else f32
+    source = dt.complex_of(whole) if x.dtype.is_complex or not writes else whole  # fft reads real numbers as they are
+    shape = (*x.shape[:along], n if reads else n // 2 + 1, *x.shape[along + 1 :])
+    return Decision((Spec(x.shape, source),), Spec(shape, dt.complex_of(whole) if writes else whole))
 
 
 # ---- several calls as one: what the compiler puts in place of a group of nodes
@@ -1480,6 +1679,23 @@ def nonzero(x: Spec, /) -> Any:
     if x.ndim == 0:
         raise ShapeError("nonzero: a 0-d tensor has no indices; add a dimension with x[None].")
     return tuple(Spec((None,), i64) for _ in x.shape)  # type: ignore[arg-type]
+
+
+DISTINCT = ("indices", "inverse", "counts")  # what may be told of distinct elements beside their values
+
+
+@op(
+    DYNAMIC,
+    common=(),
+    traits=INTERNAL,
+    samples=[sample(F32(3, 4)), sample(I64(20), parts=DISTINCT), sample(F32(0), parts=("counts",))],
+)
+def distinct(x: Spec, /, *, parts: tuple[str, ...] = ()) -> Any:
+    """The distinct elements in ascending order, and of each its first index and count, and of each element the place of its value."""
+    lengths = {"indices": (None,), "inverse": x.shape, "counts": (None,)}
+    first = Spec((None,), x.dtype)  # type: ignore[arg-type]
+    rest = tuple(Spec(lengths[p], i64) for p in DISTINCT if p in parts)  # type: ignore[arg-type]
+    return (first, *rest) if rest else first
 
 
 def check_mask(mask: Spec, x: Spec) -> None:

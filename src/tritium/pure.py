@@ -39,6 +39,7 @@ class _Pool:
         self.above = False  # live blocks were reported to be near the limit
         self.watcher: Watcher | None = None
         self.alarm: Callable[[int, int], None] | None = None
+        self.trim_watcher: Callable[[int, int], None] | None = None
         self.set_memory(0)
         self.reset()
 
@@ -122,7 +123,7 @@ class _Pool:
         return raw[start : start + size]
 
     def give(self, block: np.ndarray[Any, Any], nbytes: int, keep: bool) -> None:
-        size = block.size
+        size, released = block.size, 0
         with self.lock:
             self.classes[size]["live"] -= 1
             self.frees += 1
@@ -132,10 +133,12 @@ class _Pool:
             self.above = self.above and self.current_block_bytes >= 0.8 * self.memory_limit
             if keep and size <= self.limit:
                 if self.pooled + size > self.limit:  # blocks that lie idle make room for the one used last
-                    self.trim(self.limit - size)
+                    released = self.trim(self.limit - size)
                 self.free.setdefault(size, []).append(block)
                 self.pooled += size
                 self.peak_pooled = max(self.peak_pooled, self.pooled)
+        if released and self.trim_watcher is not None:
+            self.trim_watcher(1, released)
 
     def trim(self, keep: int = 0) -> int:
         released = 0
@@ -185,7 +188,10 @@ class Storage:
         import ctypes
 
         self = cls.__new__(cls)
-        raw: Any = (ctypes.c_ubyte * nbytes).from_address(address) if nbytes else b""
+        raw: Any = b""
+        if nbytes:
+            raw = (ctypes.c_ubyte * nbytes).from_address(address)
+            raw.owner = owner  # NumPy arrays over this memory may outlive every handle
         self.exported, self.imported, self.writable = False, True, writable
         memory = np.frombuffer(raw, np.uint8)
         memory.flags.writeable = writable and nbytes > 0
@@ -325,6 +331,10 @@ class Array:
     def nbytes(self) -> int:
         return span(self.dtype, prod(in_tiles(self.shape, self.dtype.rows, self.dtype.block)))
 
+    def number(self) -> bool | int | float | None:
+        """Return None: native code alone reads one element without a NumPy view."""
+        return None
+
     @property
     def is_contiguous(self) -> bool:
         if self.dtype.is_packed:
@@ -395,7 +405,8 @@ def carry_out(what: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -
 class Row:
     """The base of Op: a call goes to `call`. The native one replays calls it has seen before."""
 
-    __slots__ = ("arity", "indexes", "inplace")
+    __slots__ = ("arity", "indexes", "inplace", "varies", "varies_place")
+    indexes: int
     hits = 0
     replays = 0
 
@@ -426,6 +437,17 @@ class Caller:
 
     hits = 0
     ready: Any = None
+    methods: dict[int, Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)  # type: ignore[attr-defined]
+
+
+class BoundCaller:
+    """A Caller as the method of an object: a call goes to `call`. The native one tries its program for the object first."""
+
+    def __init__(self, func: Any, instance: Any, /) -> None:
+        self.func, self.__self__ = func, instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)  # type: ignore[attr-defined]

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import dtype as dt, ops
-from tritium.errors import WAYS_TO, ArgumentError, QuantError, ShapeError, checked, checked_class, nearest
+from tritium.arguments import WAYS_TO, checked, checked_class
+from tritium.errors import ArgumentError, QuantError, ShapeError, nearest
 from tritium.functions import asarray, randn
-from tritium.interop import read_array
+from tritium.interop import adopt_foreign, is_foreign, read_tensor
 from tritium.tensor import Tensor
 
 
@@ -59,7 +60,7 @@ class Quantized:
     def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return x @ w.T + bias. Integers multiply int8 activations exactly; floats, and zero points by groups, go through
         floats."""
-        x = x if isinstance(x, Tensor) else asarray(read_array(x, "quant"))
+        x = read_tensor(x, "quant")
         x = x if x.dtype.is_float else x.to(dt.f32)
         if self.scale is not None and self.zero is None:
             return ops.quantized_matmul(x, self.data, self.scale, bias, self.group)
@@ -108,7 +109,7 @@ CANONICAL = {
 
 
 def _matrix(w: Any, what: str) -> Tensor:
-    w = w if isinstance(w, Tensor) else asarray(read_array(w, f"quant.{what}"))
+    w = read_tensor(w, f"quant.{what}")
     if w.ndim != 2:
         raise ShapeError(f"quant.{what}: a matrix [N, K] is needed, given {w.spec}; reshape it first.")
     return w
@@ -198,7 +199,7 @@ def _has_nonfinite(halves: np.ndarray[Any, Any]) -> bool:
 def from_integers(t: Any, scale: Any = 1.0, *, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
     """Check and pack integers you already have, with their scale as a multiplier: one number, one for each row, or
     one for each group of columns."""
-    integers = t if isinstance(t, Tensor) else asarray(read_array(t, "quant.from_integers"))
+    integers = read_tensor(t, "quant.from_integers")
     kind = dt.dtype(dtype)
     if integers.dtype.is_float:
         back = ops.astype(ops.astype(integers, dt.i8), integers.dtype)
@@ -239,6 +240,8 @@ def check_codes(w: Tensor) -> None:
 
 def _multiplier(scale: Any) -> Tensor:
     """Return a scale as an f32 tensor; it must be finite there."""
+    if is_foreign(scale):
+        scale = adopt_foreign(scale)
     if not isinstance(scale, Tensor):
         try:
             with np.errstate(over="ignore"):
@@ -346,13 +349,7 @@ def _timing(values: list[float]) -> Timing:
 
 def _tokens(x: Any, w: Tensor) -> Tensor:
     """Return the tokens that products are compared on; Gaussian ones where none are given."""
-    x = (
-        randn((16, w.shape[1]), seed=0)
-        if x is None
-        else x
-        if isinstance(x, Tensor)
-        else asarray(read_array(x, "quant"))
-    )
+    x = randn((16, w.shape[1]), seed=0) if x is None else read_tensor(x, "quant")
     if x.ndim != 2 or x.shape[1] != w.shape[1] or not x.shape[0]:
         raise ShapeError(f"quality: x must be tokens [M, {w.shape[1]}], at least one, given {x.spec}.")
     return x

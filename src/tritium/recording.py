@@ -209,6 +209,7 @@ class Stage(NamedTuple):
     item: int
 
 
+traced: dict[int, list[str]] = {}  # by thread that traces a function: the names of the scopes it is in there
 # By thread the scopes it is in, when it entered them, and who shows them elsewhere.
 _open: dict[int, list[tuple[scope, int, Any]]] = {}
 # By identity the names of the threads that had it in scopes, each since when: it is used again once its thread has ended.
@@ -267,8 +268,8 @@ class scope:  # noqa: N801 (it is used as a word)
 
     Its time is kept while someone records; otherwise it costs one test. One object may be entered again inside itself
     and by several threads at once. In a compiled function it is entered when the function is traced, not when its
-    program runs. There should be no `await` and no `yield` inside: what other tasks do meanwhile is not its own, and a
-    profile puts scopes that overlap so apart.
+    program runs: nodes recorded in it have its name. There should be no `await` and no `yield` inside: what other tasks
+    do meanwhile is not its own, and a profile puts scopes that overlap so apart.
     """
 
     __slots__ = ("what",)
@@ -282,6 +283,8 @@ class scope:  # noqa: N801 (it is used as a word)
         return f"scope({self.what.name!r})"
 
     def __enter__(self) -> Self:
+        if traced and (names := traced.get(threading.get_ident())) is not None:
+            names.append(self.what.name)
         if active:
             thread = threading.get_ident()
             if _here.turn is not _turn:
@@ -290,6 +293,8 @@ class scope:  # noqa: N801 (it is used as a word)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if traced and (names := traced.get(threading.get_ident())):
+            names.pop()
         if _open:
             self._leave(threading.get_ident())
 
@@ -318,7 +323,7 @@ class scope:  # noqa: N801 (it is used as a word)
 
         @functools.wraps(fn)
         def inner(*args: Any, **kwargs: Any) -> Any:
-            if not active:
+            if not (active or traced):
                 return fn(*args, **kwargs)
             with self:
                 return fn(*args, **kwargs)

@@ -8,7 +8,7 @@ Knows nothing else of the package.
 | TRITIUM_ISA          | force the CPU kernels: see `tritium devices` for the names |
 | TRITIUM_NUM_THREADS  | threads of the CPU kernels                                 |
 | TRITIUM_PURE         | 1: ignore the native library, run everything on NumPy      |
-| TRITIUM_LOG          | a logging level: debug, info, warning, error               |
+| TRITIUM_LOG          | logging levels and subjects: debug, or recompiles,kernels  |
 | TRITIUM_CACHE        | the folder of what was measured of this machine            |
 | TRITIUM_DATA         | the folder of baselines and of the history of runs         |
 | TRITIUM_TUNED        | 0: ignore what was tuned; all: also what may change bits   |
@@ -19,6 +19,7 @@ Knows nothing else of the package.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     log: Logger
 
 LOGGER = "tritium"
+SUBJECTS = ("compile", "kernels", "memory", "recompiles", "transfers")  # each has a logger: tritium.compile, …
+DEBUG, INFO, WARNING = 10, 20, 30  # levels of `logging`, which is imported when something is logged
+
+
+_loggers: dict[str, Logger] = {}  # by subject: logging.getLogger takes a lock
 
 
 def __getattr__(name: str) -> Any:
@@ -84,19 +90,48 @@ def api_key() -> str | None:
     return os.environ.get("TRITIUM_API_KEY") or None
 
 
+def logger(subject: str) -> Logger:
+    """Return the logger of a subject."""
+    import logging
+
+    return logging.getLogger(f"{LOGGER}.{subject}")
+
+
+def listener(subject: str = "", level: int = DEBUG) -> Logger | None:
+    """Return the logger of a subject, or of the package, if someone listens at this level, else None.
+
+    A process that has not imported `logging` has no listener: nothing is imported to find that out.
+    """
+    if (known := _loggers.get(subject)) is None:
+        logging = sys.modules.get("logging")
+        if logging is None:
+            return None
+        known = _loggers[subject] = logging.getLogger(f"{LOGGER}.{subject}" if subject else LOGGER)
+    return known if known.isEnabledFor(level) else None
+
+
 def start_logging() -> None:
-    """Give the `tritium` logger a handler when TRITIUM_LOG names a level; otherwise the application decides."""
-    level = os.environ.get("TRITIUM_LOG")
-    if not level:
+    """Give the `tritium` logger a handler when TRITIUM_LOG names a level or subjects; otherwise the application decides."""
+    words = [w.strip() for w in os.environ.get("TRITIUM_LOG", "").split(",") if w.strip()]
+    if not words:
         return
     import logging
 
     log = logging.getLogger(LOGGER)
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        log.warning("TRITIUM_LOG=%s is not a logging level; use debug, info, warning or error.", level)
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(number)
+    levels = [n for w in words if (n := logging.getLevelNamesMapping().get(w.upper())) is not None]
+    subjects = [w.lower() for w in words if w.lower() in SUBJECTS]
+    if levels or subjects:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+    if levels:
+        log.setLevel(min(levels))
+    for subject in subjects:
+        logging.getLogger(f"{LOGGER}.{subject}").setLevel(DEBUG)
+    for word in words:
+        if word.upper() not in logging.getLevelNamesMapping() and word.lower() not in SUBJECTS:
+            log.warning(
+                "TRITIUM_LOG=%s is not a logging level or subject; use debug, info, warning or error, or some of %s.",
+                word,
+                ", ".join(SUBJECTS),
+            )

@@ -5,6 +5,7 @@ Knows nothing of graphs: a traced tensor is one whose storage has no device.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,38 +13,41 @@ import numpy as np
 
 from tritium import backends, dtype as dt, launch, layout as lay, ops
 from tritium.backends import Device
-from tritium.buffer import Array
-from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, nearest, shown
+from tritium.buffer import Array, native
+from tritium.errors import (
+    HINTS,
+    ArgumentError,
+    DeviceError,
+    DTypeError,
+    ShapeError,
+    TraceError,
+    ViewError,
+    missing_name,
+    nearest,
+    shown,
+)
 from tritium.layout import Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec, interpreter, plain
 
+if TYPE_CHECKING:
+    from tritium._table import Methods  # an Array with the methods attached below, written by tools/stubs.py
+else:
+    Methods = Array
 
-class Tensor(Array):
+
+class Tensor(Methods):
     """An n-dimensional array on a device. Its operations are the rows of `tritium.ops`; views share its memory."""
 
     __slots__ = ()
     __array_priority__ = 1000.0  # so that numpy_array + tensor comes to us
-
-    if TYPE_CHECKING:  # the rows attached below
-
-        def __getattr__(self, name: str) -> Any: ...
-        def __add__(self, other: Any) -> Tensor: ...
-        def __neg__(self) -> Tensor: ...
-        def __getitem__(self, key: Any) -> Tensor: ...
-        def __setitem__(self, key: Any, value: Any) -> None: ...
-
-        __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __add__
-        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __lt__ = __le__ = __gt__ = __ge__ = __add__
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = __add__
-        __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = __add__
-        __pos__ = __abs__ = __invert__ = __neg__
 
     # -- what it is
 
     @property
     def device(self) -> Device:
         """Return the device of the memory."""
-        return self._memory("device").device
+        here: Device = self._computed("device").storage.device
+        return here
 
     @property
     def spec(self) -> Spec:
@@ -87,6 +91,19 @@ class Tensor(Array):
             )
         return self.storage
 
+    @property
+    def _is_lazy(self) -> bool:
+        """Return True if the tensor was made under `lazy()`: reading its value computes it."""
+        return self.is_traced and hasattr(self.storage.cell.trace, "materialize")
+
+    def _computed(self, what: str) -> Tensor:
+        """Return a tensor with memory: this one, or the value of a lazy one; raise for another traced tensor."""
+        if self.storage.device is not None:
+            return self
+        if not self._is_lazy:
+            self._memory(what)
+        return self.materialize()
+
     def is_contiguous(self) -> bool:  # type: ignore[override]
         """Return True if the elements are row-major without gaps (in a packed dtype: except for padding)."""
         if self.dtype.is_packed:
@@ -100,27 +117,51 @@ class Tensor(Array):
 
     def __repr__(self) -> str:
         suffix = f"dtype={self.dtype}, shape={self.shape}"
+        if self._is_lazy:
+            return repr(self.materialize())
         if self.is_traced:
             return f"Tensor(traced, {suffix})"
         with np.printoptions(threshold=200, edgeitems=3, precision=5):
             values = np.array2string(self._host(), separator=", ", prefix="Tensor(")
         return f"Tensor({values}, {suffix}, device={str(self.device)!r})"
 
+    def _repr_html_(self) -> str:
+        """Return the tensor for a notebook: its spec, and the elements at its edges as a table, or as text beyond two axes."""
+        from tritium import escape  # few programs are notebooks
+
+        if self.is_traced:
+            return f"<code>{escape.html(repr(self))}</code>"
+        title = f"{self.spec} on {self.device}, {self.nbytes:,} bytes"
+        if self.ndim > 2 or not self.size:
+            return f"<div>{escape.html(title)}</div><pre>{escape.html(repr(self), None)}</pre>"
+        data = np.atleast_2d(self._host())
+        rows, columns = (_edges(n) for n in data.shape)
+        picked = [[None if i is None or j is None else data[i, j].item() for j in columns] for i in rows]
+        cells = [["…" if v is None else f"{v:.5g}" if isinstance(v, float) else str(v) for v in row] for row in picked]
+        heads = ["…" if j is None else str(j) for j in columns]
+        return escape.html_table(heads, cells, title=title, right=heads)
+
     def __hash__(self) -> int:
         return id(self)
+
+    def __dir__(self) -> list[str]:
+        kind = type(self)
+        return [name for name in super().__dir__() if not isinstance(inspect.getattr_static(kind, name, None), Hint)]
 
     # -- values out
 
     def _host(self) -> np.ndarray[Any, Any]:
         """Return the elements on the host, for reading; of a packed dtype, its integers."""
-        x = ops.repack(self, dt.i8) if self.dtype.is_packed else self
-        return x._memory("The value").device.backend.download(x)
+        x = self._computed("The value")
+        x = ops.repack(x, dt.i8) if x.dtype.is_packed else x
+        return x.device.backend.download(x)
 
-    def item(self) -> bool | int | float:
+    def item(self) -> bool | int | float | complex:
         """Return the one element as a Python number."""
         if self.size != 1:
             raise ArgumentError(f"item: one element is needed, given {self.spec}; index one, or use all() or any().")
-        return self._host().reshape(()).item()
+        value: bool | int | float | None = self.number()
+        return self._host().reshape(()).item() if value is None else value
 
     def tolist(self) -> Any:
         """Return nested lists of Python numbers."""
@@ -130,10 +171,16 @@ class Tensor(Array):
         return bool(self.item())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._real_item("int"))
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._real_item("float"))
+
+    def _real_item(self, what: str) -> Any:
+        """Return the one element; raise for a complex one, which is no real number."""
+        if self.dtype.is_complex:
+            raise DTypeError(f"{what}() needs a real number, given {self.spec}; take x.real, x.imag or abs(x) first.")
+        return self.item()
 
     def __complex__(self) -> complex:
         return complex(self.item())
@@ -141,7 +188,7 @@ class Tensor(Array):
     def __index__(self) -> int:
         if not self.dtype.is_integer:
             raise DTypeError(f"An index must be an integer, given {self.spec}.")
-        return int(self.item())
+        return int(self)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self))) if len(self) < 64 else iter(rows(self))
@@ -206,7 +253,7 @@ class Tensor(Array):
             elif isinstance(target, str) and not dt.is_name(target):
                 raise ArgumentError(
                     f"to: {target!r} is neither a dtype nor a device.{nearest(target, dt.names())} "
-                    f"Dtypes: {', '.join(t.name for t in dt.ALL)}. Devices: {', '.join(backends.device_names())}."
+                    f"Dtypes: {', '.join(t.name for t in (*dt.ALL, *dt.COMPLEX))}. Devices: {', '.join(backends.device_names())}."
                 )
             elif dtype is not None:
                 raise ArgumentError(_twice("dtype", dtype, target))
@@ -219,7 +266,7 @@ class Tensor(Array):
                     f"to: {out.spec} cannot become {dt.dtype(dtype)} without a copy; leave copy=False out."
                 )
             out = ops.astype(out, dtype)
-        if device is not None and (there := backends.device(device)) is not out.device:
+        if device is not None and (there := backends.device(device)) is not (out := out._computed("to")).device:
             out = out._shared(there) if copy is False else wrap(launch.transfer(out, there.backend))
         return ops.copy(self) if copy and out is self else out
 
@@ -238,17 +285,57 @@ class Tensor(Array):
 
     # -- views under the names people know
 
-    def view(self, *shape: Any) -> Tensor:
-        """Return the same memory in another shape; raises where `reshape` would copy."""
-        if len(shape) == 1 and not isinstance(shape[0], int) and _names_dtype(shape[0]):
-            raise ArgumentError(
-                f"view: sizes are needed, given the dtype {shown(shape[0])}. Convert the values with .to({dt.dtype(shape[0]).name!r}); "
-                f"to read the same bytes as another dtype, use x.numpy().view(…)."
-            )
+    def view(self, *shape: Any, dtype: Any = None) -> Tensor:
+        """Return the same memory in another shape, or read as another dtype; raises where only a copy would do.
+
+        As another dtype, the bytes of the last axis are shared out anew, as NumPy does: f32 [2, 3] is u8 [2, 12] or i32 [2, 3].
+        """
+        named = len(shape) == 1 and not isinstance(shape[0], int) and _names_dtype(shape[0])
+        if dtype is not None or named:
+            if shape and not (named and dtype is None):
+                raise ArgumentError(
+                    "view: a shape and a dtype were given; view one after the other: x.view(dtype).view(shape)."
+                )
+            return self._view_bytes(dt.dtype(shape[0] if named else dtype))
         new = _spread(shape)
-        if not self.is_traced:
+        if not _is_contiguous(self) and not self.is_traced:
             lay.view(self.layout, new)
         return ops.reshape(self, new)
+
+    def _view_bytes(self, kind: dt.DType) -> Tensor:
+        """Return the bytes of this tensor read as another dtype."""
+        storage = self._memory("view(dtype)")
+        if kind is self.dtype:
+            return self.view(self.shape)
+        if storage.device.type != "cpu":
+            raise DeviceError(
+                f"view: {self.spec} is on {storage.device}, whose library owns the memory; use .to('cpu') first."
+            )
+        if self.dtype.is_packed or kind.is_packed or kind is dt.bool_:
+            raise DTypeError(
+                f"view: the bytes of {self.spec} cannot be read as {kind}: packed elements share bytes, and not every byte is a "
+                f"bool; convert the values with .to(…), repack(…) or a comparison."
+            )
+        old, new = self.dtype.nbytes, kind.nbytes
+        if old == new:
+            return Tensor(storage, kind, self.shape, self.strides, self.offset)
+        if not self.shape or (self.strides[-1] != 1 and self.shape[-1] > 1) or self.shape[-1] * old % new:
+            raise ViewError(
+                f"view: {self.spec} with strides {self.strides} cannot be read as {kind}: the last axis must be contiguous, and "
+                f"its bytes a multiple of {new}. Copy with contiguous(), or convert the values with .to({kind.name!r})."
+            )
+        steps = (*self.strides[:-1], self.offset)
+        if any(n * old % new for n in steps):
+            raise ViewError(
+                f"view: {self.spec} starts or steps at bytes that are no multiple of {new}, so it cannot be read as {kind}; "
+                f"copy it with clone() or contiguous() first."
+            )
+        if storage.address % new:
+            raise ViewError(
+                f"view: the memory of {self.spec} comes from outside and is not aligned to {new} bytes; copy it with clone() first."
+            )
+        *strides, offset = (n * old // new for n in steps)
+        return Tensor(storage, kind, (*self.shape[:-1], self.shape[-1] * old // new), (*strides, 1), offset)
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the tensor in another shape; a view where the layout allows, else a copy (counted)."""
@@ -258,12 +345,18 @@ class Tensor(Array):
         """Return a view with the axes in another order."""
         return ops.permute_dims(self, _spread(axes))
 
-    def transpose(self, dim0: int = -2, dim1: int = -1) -> Tensor:
-        """Return a view with two axes exchanged."""
+    def transpose(self, dim0: Any = -2, dim1: int = -1) -> Tensor:
+        """Return a view with two axes exchanged, or with all axes in the order of a tuple, as NumPy spells it."""
+        if isinstance(dim0, (tuple, list)):
+            return ops.permute_dims(self, tuple(dim0))
         order = list(range(self.ndim))
         a, b = lay.axis_of(dim0, self.ndim, "transpose"), lay.axis_of(dim1, self.ndim, "transpose")
         order[a], order[b] = b, a
         return ops.permute_dims(self, tuple(order))
+
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+        """Return a view with two axes exchanged."""
+        return self.transpose(axis1, axis2)
 
     def expand(self, *shape: Any) -> Tensor:
         """Broadcast to a larger shape without copying; -1 keeps a size."""
@@ -292,6 +385,16 @@ class Tensor(Array):
         """Return a view with the last two axes exchanged."""
         return ops.matrix_transpose(self)
 
+    @property
+    def real(self) -> Tensor:
+        """Return the real part; of real numbers, a copy."""
+        return ops.real(self)
+
+    @property
+    def imag(self) -> Tensor:
+        """Return the imaginary part; of real numbers, zeros."""
+        return ops.imag(self)
+
     # -- in place
 
     def copy_(self, value: Any) -> Tensor:
@@ -307,14 +410,22 @@ class Tensor(Array):
     # -- equality needs care: anything may stand on the other side
 
     def __eq__(self, other: Any) -> Any:
-        return _equal(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        return _equal(self, other) if isinstance(other, _OPERANDS) or hasattr(other, "__dlpack__") else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
-        return _not_equal(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        return (
+            _not_equal(self, other) if isinstance(other, _OPERANDS) or hasattr(other, "__dlpack__") else NotImplemented
+        )
 
 
+_is_contiguous: Any = vars(Array)["is_contiguous"].__get__
 _OPERANDS = (*SCALARS, Array, np.ndarray, np.generic, list, tuple)
 _equal, _not_equal = ops.equal, ops.not_equal
+
+
+def _edges(n: int) -> list[int | None]:
+    """Return the indices a notebook shows: all of a few, else the first and last four around None."""
+    return list(range(n)) if n <= 9 else [*range(4), None, *range(n - 4, n)]
 
 
 def _spread(sizes: tuple[Any, ...]) -> tuple[int, ...]:
@@ -328,6 +439,8 @@ def _twice(kind: str, first: Any, second: Any) -> str:
 
 
 def _names_dtype(value: Any) -> bool:
+    if isinstance(value, (tuple, list, int)):
+        return False
     if isinstance(value, (dt.DType, np.dtype, type)):
         return True
     return isinstance(value, str) and dt.is_name(value)
@@ -339,9 +452,9 @@ def wrap(a: Array) -> Tensor:
 
 
 def rows(x: Tensor) -> list[Tensor]:
-    """Return the slices along the first axis: views. Many indices in turn would each be remembered as a call of their own."""
-    if x.is_traced or x.dtype.is_packed:
-        return [x[i] for i in range(x.shape[0])]
+    """Return the slices along the first axis: views. Native code computes each from the layout; the pure build is slower at it."""
+    if native is not None or x.is_traced or x.dtype.is_packed:
+        return list(map(x.__getitem__, range(x.shape[0])))
     shape, strides, step = x.shape[1:], x.strides[1:], x.strides[0]
     return [Tensor(x.storage, x.dtype, shape, strides, x.offset + i * step) for i in range(x.shape[0])]
 
@@ -389,4 +502,21 @@ def _attach() -> None:
             setattr(Tensor, f"{name}_", _in_place(row))
 
 
+class Hint:
+    """A name that tensors of other libraries have: not an attribute here, but its error says what to write instead."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        raise AttributeError(missing_name("A tensor", self.name, ()), name=self.name, obj=instance)
+
+
 _attach()
+for _name in HINTS:
+    if not hasattr(Tensor, _name):
+        setattr(Tensor, _name, Hint(_name))

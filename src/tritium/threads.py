@@ -9,9 +9,13 @@ import os
 from typing import Any
 
 from tritium import settings
+from tritium.arguments import checked, checked_except
 from tritium.buffer import native
-from tritium.errors import ArgumentError, checked, checked_except
+from tritium.errors import ArgumentError, shown
+from tritium.interop import when_imported
 from tritium.machine import tuned
+
+MOST_THREADS = 1 << 16
 
 
 @checked
@@ -22,9 +26,11 @@ def get_num_threads() -> int:
 
 @checked_except("n")
 def set_num_threads(n: int) -> None:
-    """Let kernels, BLAS included, use n threads."""
-    if not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"set_num_threads: {n!r} is not a number of threads; give 1 or more.")
+    """Let kernels, BLAS included, use n threads; native ones use at most 256."""
+    if not isinstance(n, int) or not 1 <= n <= MOST_THREADS:
+        raise ArgumentError(
+            f"set_num_threads: {shown(n)} is not a number of threads; give 1 or more, up to {MOST_THREADS}."
+        )
     if native is not None:
         native.set_num_threads(n)
     else:
@@ -40,11 +46,8 @@ def _numpy_threads() -> int:
     return max(known, default=os.cpu_count() or 1)
 
 
-def join_threadpoolctl() -> None:
+def join_threadpoolctl(threadpoolctl: Any) -> None:
     """Make `threadpoolctl.threadpool_limits` reach our threads, as it reaches any BLAS."""
-    if native is None:
-        return
-    import threadpoolctl
 
     class Controller(threadpoolctl.LibController):  # type: ignore[misc]
         """Our native library, found among the loaded ones by its file name and symbols."""
@@ -77,5 +80,6 @@ def follow_tuned() -> None:
         native.set_num_threads(choice.value)
 
 
-join_threadpoolctl()
+if native is not None:
+    when_imported("threadpoolctl", join_threadpoolctl)
 follow_tuned()

@@ -5,22 +5,17 @@ A kernel that reads outside its operands would stop a GPU for the whole process,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tritium as tt
+from other_devices import HERE
 from tritium import nn
-from tritium.backends import Absent, probes
 from tritium.errors import TritiumError
 
-HERE = [name for name in ("torch", "mlx") if find_spec(name) is not None]
-HERE += ["cuda"] if find_spec("torch") is not None and not isinstance(probes.cuda_units(), Absent) else []
-HERE = [name for name in HERE if name in os.environ.get("TRITIUM_TEST_DEVICES", name)]  # some of them: "cuda,mlx"
 if not HERE:
     pytest.skip("needs torch or mlx: pip install torch, or mlx", allow_module_level=True)
 pytestmark = pytest.mark.parametrize("device", HERE)

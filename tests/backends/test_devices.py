@@ -5,12 +5,10 @@ Skipped where the library is absent; `tests/backends/values/test_device.py` trie
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache, partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,8 @@ from hypothesis import given, settings, strategies as st
 import tritium as tt
 from at import at
 from op_cases import COMPUTING, IN_PLACE, SPECIAL, TRACED, blank, extremes, maps, numpy, out_cases
+from other_devices import HERE
 from tritium import nn
-from tritium.backends import Absent, probes
 from tritium.backends.values.device import ValueBackend
 from tritium.errors import DeviceError, TritiumError
 from tritium.models import load as model
@@ -29,9 +27,6 @@ from tritium.op import Kind, Op
 from tritium.ops import Sample
 from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, case_id, cases, expected, laid, values
 
-HERE = [name for name in ("torch", "mlx") if find_spec(name) is not None]
-HERE += ["cuda"] if find_spec("torch") is not None and not isinstance(probes.cuda_units(), Absent) else []
-HERE = [name for name in HERE if name in os.environ.get("TRITIUM_TEST_DEVICES", name)]  # some of them: "cuda,mlx"
 if not HERE:
     pytest.skip("needs torch or mlx: pip install torch, or mlx", allow_module_level=True)
 pytestmark = pytest.mark.parametrize("device", HERE)

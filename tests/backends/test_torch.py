@@ -6,7 +6,7 @@ import ctypes
 import gc
 import pickle
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ import tritium as tt
 from tritium import backends, buffer, dtype as dt, ops
 from tritium.backends import Absent, probes
 from tritium.backends.reference import attention, quantized
+from tritium.backends.values import missing
 from tritium.buffer import native
-from tritium.errors import BoundsError, DeviceError, DTypeError, QuantError, ViewError
+from tritium.errors import BoundsError, DeviceError, DTypeError, ExchangeError, QuantError, ViewError
 from tritium.fragment import Fragment, Step
 from tritium.op import OPS, Kind, Op, Spec
 from tritium.testing import (
@@ -597,11 +598,68 @@ def test_torchs_defaults_change_nothing() -> None:
 
 
 def test_tensors_that_are_not_plain_numbers_are_refused() -> None:
-    for t in (torch.ones(2, dtype=torch.complex64), torch.eye(2).to_sparse()):
+    for t in (torch.zeros(2, dtype=torch.complex32), torch.eye(2).to_sparse()):
         with pytest.raises(DTypeError):
             tt.from_torch(t, device="torch")
     with pytest.raises(DTypeError, match="packed"):
         _weights(np.ones((2, 4), np.int8), dt.tern2).torch()
+
+
+# ---- complex numbers
+
+
+COMPLEX_CALLS: list[Callable[[Any, Any], Any]] = [
+    lambda x, y: [x + y, x - y, x * y, x / y, x**y, -x, abs(x), x == y, x != y, x * 2j + 1, 1 / x],
+    lambda x, y: [
+        f(x) for f in (tt.exp, tt.log, tt.sqrt, tt.sin, tt.tanh, tt.acos, tt.log1p, tt.sign, tt.square, tt.positive)
+    ],
+    lambda x, y: [x.real, x.imag, x.conj(), abs(x).real, abs(x).imag, abs(x).conj(), tt.isfinite(x), tt.logical_not(x)],
+    lambda x, y: [x.sum(axis=0), x.mean(), x.all(), x.any(axis=1), tt.count_nonzero(x), tt.cumulative_sum(x, axis=1)],
+    lambda x, y: [
+        x.T @ y,
+        tt.where(abs(x) > 1, x, y),
+        tt.concat([x, y]),
+        tt.stack([x, y]),
+        tt.roll(x, 1),
+        x[::-1, ::2] + 1,
+    ],
+    lambda x, y: [x.to("c128"), x.to("bool"), abs(x).to("c64"), tt.full((2,), 1j, dtype="c64", device=x.device)],
+    lambda x, y: [tt.linalg.inv(x.T @ y), tt.fft.fft(x), tt.fft.irfft(x), tt.unique_values(abs(x))],
+    lambda x, y: [tt.compile(lambda p, q: (p * q + 1j) * p + tt.abs(q))(x, y)],
+]
+
+
+@pytest.mark.parametrize("calls", COMPLEX_CALLS)
+def test_complex_numbers_agree_with_the_cpu(calls: Callable[[Any, Any], Any]) -> None:
+    rng = np.random.default_rng(6)
+    x, y = ((rng.normal(size=(4, 4)) + 1j * rng.normal(size=(4, 4))).astype(np.complex64) for _ in range(2))
+    for got, want in zip(calls(there(x), there(y)), calls(tt.asarray(x), tt.asarray(y)), strict=True):
+        assert got.spec == want.spec
+        assert got.device == "torch"
+        np.testing.assert_allclose(back(got), want.numpy(), rtol=2e-4, atol=1e-5)
+
+
+def test_complex_tensors_share_memory_with_torch() -> None:
+    t = torch.tensor([1 + 2j, 3.0])
+    for x in (tt.from_torch(t), tt.from_torch(t, device="torch")):
+        x[0] = 9j
+        assert t[0].item() == 9j
+        x[0] = 1 + 2j
+        assert x.torch().tolist() == [1 + 2j, 3]
+    with pytest.raises(ExchangeError, match="resolve_conj"):
+        tt.from_torch(t.conj())
+    with pytest.raises(DeviceError, match=r"round has no kernel on torch for c64\[2\].*cpu"):
+        tt.round(tt.from_torch(t, device="torch"))
+
+
+def test_a_device_without_complex_numbers_refuses_them(behind: str) -> None:
+    for make in (
+        lambda: tt.tensor([1j]).to(behind),
+        lambda: tt.zeros((2,), dtype="c64", device=behind),
+        lambda: tt.ones((2,), device=behind) * 1j,
+    ):
+        with pytest.raises(DeviceError, match=r"behind stores no complex numbers, given c64.*real\(x\) and imag\(x\)"):
+            make()
 
 
 # ---- errors that depend on values
@@ -650,7 +708,8 @@ def test_without_f64_every_other_sample_agrees(behind: str) -> None:
             any(d is not None and d.spec.dtype is dt.f64 for d in sample.inputs)
             or dt.f64 in dict(sample.attrs).values()
         )
-        assert _check_case(op, sample, device) == (not needs_f64), (op.name, sample)
+        runs = not needs_f64 and op not in missing.ON_HOST
+        assert _check_case(op, sample, device) == runs, (op.name, sample)
         agreed += 1
     assert agreed > 1000
 

@@ -187,7 +187,7 @@ def test_the_gate_is_counted_with_exact_intervals(tmp_path: Path) -> None:
     trials = [Trial(i, "", 0.0, 0, {"a": "EQUIVALENT"}, {"a": 1.0}, {"a": 0.01}, 19.0) for i in range(20)]
     table = saved(tmp_path, alarms.write_results, Selftest(tuple(trials), 0.03))
     first = table.rows[0]
-    assert first.labels == ("A/A suites that failed the gate",)
+    assert first.labels == ("equal code: suites that failed the gate",)
     assert (first.figures["counted"].median, first.figures["of"].median) == (0, 20)
     assert first.figures["share"].high == pytest.approx(16.8, abs=0.1)
 

@@ -394,11 +394,15 @@ def test_a_path_prints_a_line_for_each_contraction() -> None:
     ]
 
 
-def test_a_second_call_finds_the_plan() -> None:
+def test_a_second_call_finds_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = tt.ones((3, 4)), tt.ones((4, 5))
     tt.einsum("ij,jk->ik", x, y)
+    with monkeypatch.context() as patched:
+        patched.setattr("tritium.contract.einsum.plan", None)
+        assert tt.einsum("ij,jk->ik", x, y).tolist() == [[4.0] * 5] * 3
+    tt.einsum("ij,jk->ik", x, y.numpy())
     before = plan.cache_info()
-    tt.einsum("ij,jk->ik", x, y)
+    tt.einsum("ij,jk->ik", x, y.numpy())
     after = plan.cache_info()
     assert (after.hits, after.misses) == (before.hits + 1, before.misses)
     assert after.maxsize == PATH_CACHE_SIZE
@@ -545,7 +549,8 @@ def test_errors_say_what_is_wrong(spec: str, operands: Any, error: type[TritiumE
         ((tt.ones(3), 0), "followed by a list"),
         ((tt.ones(3), [0.5]), "0.5 is no index"),
         ((tt.ones(3), [True]), "True is no index"),
-        ((tt.ones(3), [99]), "99 is no index"),
+        ((tt.ones(3), [1 << 16]), "65536 is no index; use integers from 0 to 65535"),
+        ((tt.ones(3), [-1]), "-1 is no index"),
     ],
 )
 def test_errors_of_lists_say_what_is_wrong(args: Any, match: str) -> None:
@@ -556,3 +561,21 @@ def test_errors_of_lists_say_what_is_wrong(args: Any, match: str) -> None:
 def test_a_spec_has_no_value_to_sum() -> None:
     with pytest.raises(ArgumentError, match="operand 0 is Spec"):
         tt.einsum("ij", A)
+
+
+@pytest.mark.parametrize("first", [0, 40, 300, 55_000, 65_400])
+def test_a_chain_of_many_tensors_with_numbered_indices(first: int) -> None:
+    n = 70
+    rng = np.random.default_rng(first)
+    arrays = [rng.integers(-1, 2, (2, 2)).astype(np.int64) for _ in range(n)]
+    args: list[Any] = []
+    for i, a in enumerate(arrays):
+        args += [tt.asarray(a), [first + i, first + i + 1]]
+    wanted = np.eye(2, dtype=np.int64)
+    for a in arrays:
+        wanted = wanted @ a
+    np.testing.assert_array_equal(tt.einsum(*args, [first + n, first]).numpy(), wanted.T)
+    np.testing.assert_array_equal(tt.einsum(*args).numpy(), wanted)
+    out = tt.zeros((2, 2), dtype="i64")
+    assert tt.einsum(*args, [first, first + n], out=out) is out
+    np.testing.assert_array_equal(out.numpy(), wanted)

@@ -51,17 +51,21 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
         yield from statements(child)
 
 
-@cache
-def calls(file: Path) -> tuple[tuple[int, str], ...]:
-    """Return line and name of each call of `name` or `module.name`. No tree is kept: every `gc.collect()` would look through it."""
-    result = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Call(func=ast.Name(id=name)):
-                result.append((node.lineno, name))
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)):
-                result.append((node.lineno, f"{owner}.{name}"))
-    return tuple(result)
+def calls(file: Path, *names: str) -> list[int]:
+    """Return the lines that call one of these names, each `name` or `module.name`. Only a file with such a text is parsed."""
+    text = file.read_text(encoding="utf-8")
+    if not any(f"{name}(" in text for name in names):
+        return []
+    return [node.lineno for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and _callee(node) in names]
+
+
+def _callee(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return f"{owner}.{name}"
+    return ""
 
 
 class Structure:

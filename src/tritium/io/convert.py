@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tritium.errors import FormatError, checked, nearest
+from tritium.arguments import checked
+from tritium.errors import FormatError, nearest
 from tritium.escape import visible
 from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (

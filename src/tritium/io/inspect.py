@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tritium.errors import FormatError, checked
+from tritium.arguments import checked
+from tritium.errors import FormatError
 from tritium.escape import visible
 from tritium.io import codecs, ggml, gguf
 from tritium.io.model.entry import Entry, ModelFile

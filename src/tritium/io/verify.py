@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tritium.errors import ArgumentError, checked
+from tritium.arguments import checked
+from tritium.errors import ArgumentError
 from tritium.escape import visible
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model

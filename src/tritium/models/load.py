@@ -20,7 +20,8 @@ from threading import Lock
 from typing import Any
 
 from tritium import backends, dtype as dt, io, memory
-from tritium.errors import ArgumentError, DeviceError, FormatError, checked, nearest
+from tritium.arguments import checked
+from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
 from tritium.escape import visible
 from tritium.io import ModelFile, gguf
 from tritium.io.model.names import config_from_gguf

@@ -25,18 +25,10 @@ from typing import Any, Self
 import numpy as np
 
 from tritium import dtype as dt, ops, quant
-from tritium.errors import (
-    ArgumentError,
-    DTypeError,
-    ShapeError,
-    TraceError,
-    checked,
-    checked_class,
-    checked_except,
-    shown,
-)
+from tritium.arguments import checked, checked_class, checked_except
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, shown
 from tritium.functions import asarray
-from tritium.interop import read_array
+from tritium.interop import is_foreign, read_array, read_tensor
 from tritium.op import Spec
 from tritium.quant import Quantized
 from tritium.tensor import Tensor
@@ -56,8 +48,9 @@ def _vector(v: Any, size: int, what: str) -> Tensor | None:
 
 def _tensor(v: Any, what: str) -> Tensor:
     """Return numbers as a tensor: bytes unchanged, all others as f32."""
-    if isinstance(v, Tensor):
-        return v
+    if isinstance(v, Tensor) or is_foreign(v):
+        t = read_tensor(v, what)
+        return t if t is v or t.dtype is dt.u8 else t.to(dt.f32)
     try:
         data = read_array(v, what)
     except ArgumentError:
@@ -226,7 +219,7 @@ class BitLinear(QuantLinear):
 
     def _apply_normed(self, x: Tensor, out: Tensor | None) -> Tensor:
         """Apply the norm, which computes in f32, then the product; a half float is rounded once, at the end."""
-        x = x if isinstance(x, Tensor) else asarray(x)
+        x = read_tensor(x, "BitLinear")
         wide = ops.rms_norm(x, self._norm, eps=self._eps)
         y = _matmul(wide, self._data, self._scale, self._bias, self._group, out=out)
         return y if out is not None or y.dtype is x.dtype or not x.dtype.is_float else y.to(x.dtype)

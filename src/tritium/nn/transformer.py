@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import dtype as dt, ops
-from tritium.errors import ArgumentError, ShapeError, checked_class, checked_except
+from tritium.arguments import checked_class, checked_except
+from tritium.errors import ArgumentError, ShapeError, shown
 from tritium.functions import asarray
-from tritium.interop import read_array
+from tritium.interop import read_tensor
 from tritium.nn.linear import QuantLinear
 from tritium.op import Op
 from tritium.tensor import Tensor
@@ -31,6 +32,7 @@ SCALINGS: dict[str, tuple[str, ...]] = {  # kinds of RoPE scaling, and the field
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "factors": ("factors",),
 }
+MOST_SIZE = 1 << 20  # of a head
 
 
 @checked_class
@@ -59,7 +61,7 @@ class RMSNorm:
     __slots__ = ("eps", "weight")
 
     def __init__(self, weight: Any, eps: float = 1e-5) -> None:
-        self.weight = (weight if isinstance(weight, Tensor) else asarray(read_array(weight, "RMSNorm"))).to(dt.f32)
+        self.weight = read_tensor(weight, "RMSNorm").to(dt.f32)
         self.eps = eps
         if self.weight.ndim != 1:
             raise ShapeError(f"RMSNorm: one weight for each column is needed, given {self.weight.spec}.")
@@ -94,8 +96,15 @@ class RoPE:
     def __init__(
         self, size: int, theta: float = 10000.0, *, interleaved: bool = False, scaling: Mapping[str, Any] | None = None
     ) -> None:
-        if size < 2 or size % 2 or not theta > 0:
-            raise ArgumentError(f"RoPE: an even size and a positive theta are needed, given {size} and {theta}.")
+        if (
+            not 2 <= size <= MOST_SIZE
+            or size % 2
+            or not isinstance(theta, (int, float, np.integer, np.floating))
+            or not theta > 0
+        ):
+            raise ArgumentError(
+                f"RoPE: an even size and a positive theta are needed, given {shown(size)} and {shown(theta)}."
+            )
         frequencies = np.float64(theta) ** -(np.arange(0, size, 2) / size)
         self.frequencies = asarray(scaled(frequencies, scaling or {}).astype(np.float32))
         self.interleaved = interleaved

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tritium import settings
-from tritium.errors import ArgumentError, PackageError, TritiumError, checked, checked_class, install_command, shown
+from tritium.arguments import checked, checked_class
+from tritium.errors import ArgumentError, PackageError, TritiumError, install_command, shown
 from tritium.escape import visible
 from tritium.serve.access import PREFLIGHT, Access, Address
 from tritium.serve.answers import Answers, protocol_error

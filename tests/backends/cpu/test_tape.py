@@ -15,6 +15,7 @@ from at import at
 from tape_cases import ISAS, Body, by_tape, check, filled, same_bits
 from tritium import ops
 from tritium.backends.cpu import tape
+from tritium.backends.cpu.tape_rows import MAX_KEPT_BYTES
 from tritium.backends.reference.cast import cast
 from tritium.buffer import native
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32
@@ -54,7 +55,7 @@ def one_step(op: Op, sample: Sample) -> tuple[Fragment, list[Any]]:
     return Fragment(specs, (Step(op, inputs, tuple(attrs.items()), decision.out),), (len(specs),)), ready
 
 
-UNFUSED = (ops.divmod, ops.dequantize, ops.quantize)
+UNFUSED = (ops.divmod, ops.dequantize, ops.quantize, ops.real, ops.imag, ops.conj)
 KNOWN = {bool_, i8, i32, f16, bf16, f32}
 
 
@@ -393,3 +394,44 @@ def test_a_tape_is_run_on_the_operands_it_was_made_for() -> None:
     ):
         with pytest.raises(TypeError, match="not those of its tape"):
             kernel(*given_inputs, out=out, **attrs)
+
+
+# ---- tapes of several sizes
+
+
+@pytest.mark.skipif(native is None, reason="there is no native library")
+@pytest.mark.parametrize("make", ROWS, ids=lambda f: f.__name__)
+def test_bodies_that_differ_in_sizes_have_one_tape(make: Any) -> None:
+    one = tape.tape_of(make(f32, (5, 100)))
+    assert tape.tape_of(make(f32, (7, 100))) is one
+    assert tape.tape_of(make(f32, (7, 101))) is one
+    assert tape.tape_of(make(f32, (1, 101))) is not one
+    assert tape.tape_of(make(f32, (2, 7, 101))) is not one
+
+
+def three_softmaxes(length: int) -> Fragment:
+    b = Body(Spec((3, length), f32))
+    x = b(ops.exp, b(ops.softmax, 0, axis=-1))
+    y = b(ops.add, b(ops.softmax, x, axis=-1), x)
+    return b.done(b(ops.add, b(ops.softmax, b(ops.sin, y), axis=-1), y))
+
+
+def test_limits_of_rows_are_those_of_their_own_length() -> None:
+    short = tape.listing(three_softmaxes(16))
+    assert not isinstance(short, str)
+    most = MAX_KEPT_BYTES // sum(t.nbytes for t in short.kept)
+    assert most & (most - 1)  # the next power of 2 is too long
+    for length, fits in ((15, False), (most, True), (most + 1, False), (65537, False)):
+        listing = tape.listing(three_softmaxes(length))
+        assert isinstance(listing, str) is not fits
+        assert fits or str(length) in str(listing)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_body_of_other_sizes_has_the_listing_of_this_one(data: Any) -> None:
+    lead = data.draw(st.lists(st.sampled_from([0, 1, 2, 16, 17, 40, 64, 1000]), max_size=2))
+    shape = (*lead, data.draw(st.sampled_from([1, 2, 16, 17, 40, 64, 1000])))
+    make = data.draw(st.sampled_from(ROWS))
+    body = make(f32, shape)
+    assert str(tape.listing(body)) == str(tape._listing(body))

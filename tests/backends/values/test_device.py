@@ -18,7 +18,7 @@ from tritium import buffer, ops, pure
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.dtype import dtype as as_dtype
 from tritium.errors import BoundsError, DeviceError
-from tritium.op import Kind, Op
+from tritium.op import Kind, Op, outputs
 from tritium.ops import Sample
 from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, case_id, cases, check_backend, expected, laid
 from valued import LEFT_OUT, Valued
@@ -45,7 +45,15 @@ def test_the_conformance_kit_passes(valued: Valued) -> None:
     assert check_backend("valued") > 500
 
 
-READING = [(op, sample) for op, sample in cases() if op.name not in LEFT_OUT and sample.inputs]
+def stays_real(op: Op, sample: Sample) -> bool:
+    """Return False if a row has complex numbers for a result, which this device does not store."""
+    specs = tuple(None if draw is None else draw.spec for draw in sample.inputs)
+    return not any(s.dtype.kind == "complex" for s in outputs(op.decide(specs, op.complete(dict(sample.attrs))).out))
+
+
+READING = [
+    (op, sample) for op, sample in cases() if op.name not in LEFT_OUT and sample.inputs and stays_real(op, sample)
+]
 
 
 @pytest.mark.parametrize(("op", "sample"), READING, ids=case_id)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritium.errors import FormatError, checked
+from tritium.arguments import checked
+from tritium.errors import FormatError
 from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import gguf as gguf_model, huggingface as hf_model
