@@ -152,11 +152,11 @@ def journal(folder: Path) -> selftest.Selftest | None:
 
 def counts(found: selftest.Selftest) -> Iterator[tuple[str, int, int]]:
     """Yield what is counted, how often it was seen, and of how many."""
-    yield "A/A suites that failed the gate", *found.false_alarms
+    yield "equal code: suites that failed the gate", *found.false_alarms
     for outcome in ("EQUIVALENT", "CHANGED-SMALL", "INCONCLUSIVE", "SLOWER", "FASTER"):
-        yield f"cases of A/A suites: {outcome}", *found.share_of(outcome)
+        yield f"equal code: cases called {outcome}", *found.share_of(outcome)
     for extra in sorted({t.extra for t in found.trials} - {0.0}):
-        yield f"suites with {extra:.0%} extra work in one case: found", *found.detected(extra)
+        yield f"{100 * extra:.0f} % extra work in one case: found", *found.detected(extra)
 
 
 def write_results(path: Path, found: selftest.Selftest) -> None:

@@ -35,7 +35,6 @@ from tritium.models.load import shipped
 from tritium.perf.tune import file as tune_file
 
 LONGEST_S = 0.3  # after the first commit
-STALE_S = 120  # age that temporaries of results files get, which are swept when they are old
 Write = Callable[[Path, int], None]  # (target, version)
 
 
@@ -174,8 +173,6 @@ def kill_one(subject: Subject, target: Path, wait_s: float, whole: set[str], out
         outcome.wrong.append(f"kill {outcome.kills}: {'nothing is there' if place is None else 'it is not whole'}")
     outcome.restored += place is not None and place != target
     outcome.swept += len(left(target))
-    for path in left(target):
-        os.utime(path, (time.time() - STALE_S,) * 2)
 
 
 def attack(subject: Subject, folder: Path, kills: int, rng: random.Random) -> Outcome:

@@ -42,7 +42,7 @@ from timing import machine
 
 import tritium as tt
 from tritium.errors import install_command
-from tritium.perf.files import write_text
+from tritium.machine.files import write_text
 
 PARTS = {
     "exact": ("cuda_products", "exactness"),

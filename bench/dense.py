@@ -6,6 +6,8 @@ Knows nothing of the inside of any library: each is called as its users call it 
     python bench/dense.py --quick --only add,relu  a short look
     python bench/dense.py --json dense.json        every raw value too
     python bench/dense.py --results dense.json     figures with intervals, machine and command: see bench/results.py
+    python bench/dense.py --all                    every op of the table at 8 and 1,000,000 elements: see bench/dense_ops.py
+    python bench/dense.py --all --only sort,topk   some of them
 
 Method. One child process per thread count, confined to that many CPUs before anything is imported, so that the same
 limit holds for libraries that have no switch of their own. Inputs are made once, outside the timing; every output is
@@ -387,11 +389,34 @@ def choice(known: Sequence[str], text: str) -> list[str]:
     return text.split(",")
 
 
+def measure_all(args: argparse.Namespace, names: Sequence[str], threads: int) -> None:
+    """Time every op of the table, in this process."""
+    if usable := cpus():
+        os.sched_setaffinity(0, usable[:threads])
+    import dense_ops
+
+    if "torch" in args.libs:
+        try:
+            import torch
+        except ImportError:
+            args.libs = [name for name in args.libs if name != "torch"]
+        else:
+            torch.set_num_threads(threads)
+    libraries = [name for name in args.libs if name in ("tritium", "numpy", "torch")]
+    gc.disable()
+    result = dense_ops.measure(names, libraries, interleave, args.quick)
+    print(f"{machine()}, {threads} thread{'s' * (threads > 1)}")
+    print(dense_ops.report(result["ns"], libraries, result["notes"]))
+    if args.results:
+        dense_ops.write_results(args.results, result, libraries, threads)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     rows, libraries = list(ROWS), list(LIBRARIES)
     parser.add_argument("--threads", default="1,2", help="thread counts, one run each (1,2)")
-    parser.add_argument("--only", type=partial(choice, rows), default=rows, help=f"rows: {','.join(rows)}")
+    parser.add_argument("--only", default="", help=f"rows: {','.join(rows)}; with --all the names of ops")
+    parser.add_argument("--all", action="store_true", help="every op of the table beside numpy and torch")
     parser.add_argument("--libs", type=partial(choice, libraries), default=libraries, help="the first is the base")
     parser.add_argument("--quick", action="store_true", help="fewer samples, no compiled peers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a call)")
@@ -399,6 +424,13 @@ def main() -> None:
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     counts, usable = [int(count) for count in args.threads.split(",")], cpus()
+    if args.all:
+        measure_all(args, args.only.split(",") if args.only else (), counts[0])
+        return
+    try:
+        args.only = choice(rows, args.only) if args.only else rows
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--only: {error}")
     if args.child:
         if usable:
             os.sched_setaffinity(0, usable[: counts[0]])

@@ -251,14 +251,14 @@ def product_row(table: SpeedTable, shape: str = "4096×4096") -> list[str]:
 
 
 def gate_row(table: SpeedTable) -> list[str]:
-    """Return false alarms and detected slow-downs of the gate on the first machine."""
-    machine = table.rows[0].labels[1]
-    here = {row.labels[0]: row.figures for row in table.rows if row.labels[1] == machine}
-    counts = {what: (number(f["counted"].median), number(f["of"].median)) for what, f in here.items()}
+    """Return false alarms and detected slow-downs of the gate."""
+    counts = {
+        row.labels[0]: (number(row.figures["counted"].median), number(row.figures["of"].median)) for row in table.rows
+    }
     alarms = counts["equal code: suites that failed the gate"]
     detected = counts["10 % extra work in one case: found"]
     return [
-        "Regression gate on a shared 2-core machine",
+        f"Regression gate, two CPUs of {cpu_name(table)}",
         f"{alarms[0]} false alarms in {alarms[1]} suites of equal code",
         f"{detected[0]} of {detected[1]} slow-downs of 10 % detected",
     ]
