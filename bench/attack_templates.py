@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from tritium.errors import TritiumError
-from tritium.models import chat
+from tritium.models.text import chat
 
 ROOM = 512 << 20  # bytes beyond what the process has when the attack begins, as SECURITY.md states
-SECONDS = 0.05  # of rendering; the bound is the same mechanism as with the 2 s of `tritium.models.chat`
+SECONDS = 0.05  # of rendering; the bound is the same mechanism as with the 2 s of `tritium.models.text.chat`
 SLACK_S = 1.0  # one step between two looks at the clock, on a machine with other load
 COMPILE_S = 10.0  # for the largest template that is allowed
 BATCH = 500  # templates of one process

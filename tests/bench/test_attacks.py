@@ -35,7 +35,7 @@ def test_generated_templates_end_as_text_or_as_our_error() -> None:
 def test_an_attack_on_templates_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     import attack_templates
 
-    from tritium.models import chat
+    from tritium.models.text import chat
 
     assert attack_templates.attack("{{ 1 }}") == ("rendered", "")
     assert attack_templates.attack("{{ 'x' * 99999999 }}")[0] == "stopped at a bound"

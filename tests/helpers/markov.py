@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tritium.errors import ContextError
-from tritium.models.tokenizer import ALPHABET
-from tritium.models.vocabulary import ByteTokenizer, Facts
+from tritium.models.text.tokenizer import ALPHABET
+from tritium.models.text.vocabulary import ByteTokenizer, Facts
 
 EOS = 256
 TOKENIZER = ByteTokenizer(

@@ -27,8 +27,8 @@ from tritium.models.generation import (
 )
 from tritium.models.load import Model, load
 from tritium.models.sampling import Sampler
-from tritium.models.tokenizer import ALPHABET
-from tritium.models.vocabulary import ByteTokenizer, Facts
+from tritium.models.text.tokenizer import ALPHABET
+from tritium.models.text.vocabulary import ByteTokenizer, Facts
 
 
 class Chain(markov.Slots):

@@ -250,7 +250,7 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
 
     Earlier turns stay in the KV cache: only new text is prefilled.
     """
-    from tritium.models import chat as chats
+    from tritium.models.text import chat as chats
 
     model_options, sampling = split(options, *MODEL, "context")
     loaded = opened(model, **model_options)

@@ -21,7 +21,7 @@ import numpy as np
 
 from tritium.errors import ArgumentError, ContextError
 from tritium.models.sampling import Largest, Logprobs, Sampler, State
-from tritium.models.tokenizer import Stream, Tokenizer
+from tritium.models.text.tokenizer import Stream, Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BLOCK = 64  # tokens of a text whose mean is taken as one sample: neighbours are not independent

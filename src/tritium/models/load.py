@@ -27,12 +27,13 @@ from tritium.io import ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
 from tritium.io.reader import fault, forget, read_start
 from tritium.io.stream import Progress
-from tritium.models import generation, prepacked, vocabulary as text
+from tritium.models import generation, prepacked
 from tritium.models.config import Config
 from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler
 from tritium.models.session import TOGETHER, Programs, Session, programs
-from tritium.models.tokenizer import Tokenizer
+from tritium.models.text import vocabulary as text
+from tritium.models.text.tokenizer import Tokenizer
 from tritium.models.weights import FLOATS, Network, assemble, from_entries
 
 SHIPPED = "kjv.gguf"  # the small model in the package

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from tritium.errors import ArgumentError, BusyError, ContextError, PackageError, TritiumError
 from tritium.escape import visible
-from tritium.models.chat import render
+from tritium.models.text.chat import render
 from tritium.serve import openai
 from tritium.serve.openai import Asked, Labels, ProtocolError, sse
 from tritium.serve.scheduler import Event, Request, Scheduler, Ticket, Usage
 
 if TYPE_CHECKING:
-    from tritium.models.tokenizer import Tokenizer
+    from tritium.models.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

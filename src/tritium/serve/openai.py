@@ -26,7 +26,7 @@ from tritium.serve.fields import (
 from tritium.serve.scheduler import Usage
 
 if TYPE_CHECKING:
-    from tritium.models.tokenizer import Tokenizer
+    from tritium.models.text.tokenizer import Tokenizer
 
 MOST_MESSAGE = 2000  # characters of an error
 MOST_STOPS = 16

@@ -17,7 +17,7 @@ from typing import Any
 from tritium.errors import ArgumentError, BusyError, TritiumError
 from tritium.models.generation import Slots, Stops, common, decode, fit
 from tritium.models.sampling import Logprobs, Sampler, State
-from tritium.models.tokenizer import Stream, Tokenizer
+from tritium.models.text.tokenizer import Stream, Tokenizer
 from tritium.settings import log
 
 

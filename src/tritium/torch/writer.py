@@ -21,7 +21,7 @@ from tritium.io.convert import SIDE_FILES
 from tritium.io.stream import Piece
 from tritium.io.ternary import Array
 from tritium.machine.files import scratch
-from tritium.models.tokenizer import ALPHABET
+from tritium.models.text.tokenizer import ALPHABET
 from tritium.torch.layer import BitLinear, absmean, bit_linears, ternarise
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}

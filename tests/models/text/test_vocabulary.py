@@ -16,9 +16,9 @@ import tiny
 from tritium.errors import FormatError, PackageError
 from tritium.io import gguf
 from tritium.io.model import tokenizer
-from tritium.models import vocabulary as vocabularies
-from tritium.models.tokenizer import ALPHABET
-from tritium.models.vocabulary import ByteTokenizer, Facts, PackageTokenizer, Stream, from_folder, from_gguf
+from tritium.models.text import vocabulary as vocabularies
+from tritium.models.text.tokenizer import ALPHABET
+from tritium.models.text.vocabulary import ByteTokenizer, Facts, PackageTokenizer, Stream, from_folder, from_gguf
 
 TEXT = "In the beginning God created the heaven and the earth. Grüße, 世界! 🦜 ñandú\n\n  two  spaces\t'tis it's 12345 x=1;\n"
 SPECIAL = ["<s>", "</s>", "<|eot_id|>"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tritium.errors import ArgumentError, FormatError
-from tritium.models.tokenizer import ALPHABET, ByteTokenizer, Facts, PackageTokenizer, Stream
+from tritium.models.text.tokenizer import ALPHABET, ByteTokenizer, Facts, PackageTokenizer, Stream
 
 LETTERS = st.text(st.characters(codec="utf-8"), max_size=40)
 

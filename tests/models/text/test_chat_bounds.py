@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tritium.errors import FormatError, TritiumError
-from tritium.models import chat
-from tritium.models.chat import render
+from tritium.models.text import chat
+from tritium.models.text.chat import render
 
 jinja2 = pytest.importorskip("jinja2", reason="chat templates need the extra `model`")
 

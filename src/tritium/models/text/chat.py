@@ -15,7 +15,7 @@ from typing import Any
 
 from tritium.errors import ArgumentError, FormatError, PackageError, install_command
 from tritium.escape import visible
-from tritium.models.tokenizer import Tokenizer
+from tritium.models.text.tokenizer import Tokenizer
 
 MAX_SECONDS = 2.0  # of this thread's own time
 MAX_TEMPLATE = 1 << 20
@@ -39,7 +39,7 @@ def render(
     names = {"messages": check(messages), "bos_token": bos_token, "eos_token": eos_token,
              "add_generation_prompt": bool(add_generation_prompt)} | {k: _plain(v, k) for k, v in more.items()}  # fmt: skip
     ready = _compiled(template)
-    from tritium.models.chat_budget import Budget, SpentError, budget  # imports jinja2, which may be absent
+    from tritium.models.text.chat_budget import Budget, SpentError, budget  # imports jinja2, which may be absent
 
     mark = budget.set(Budget(MAX_SECONDS))
     try:
@@ -144,7 +144,7 @@ def _package() -> Any:
 @lru_cache(maxsize=1)
 def _environment() -> Any:
     _package()
-    from tritium.models.chat_sandbox import make_environment  # imports jinja2, which may be absent
+    from tritium.models.text.chat_sandbox import make_environment  # imports jinja2, which may be absent
 
     return make_environment()
 

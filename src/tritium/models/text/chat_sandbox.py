@@ -26,8 +26,17 @@ from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Namespace as JinjaNamespace
 
 from tritium.escape import visible
-from tritium.models import chat_budget as bounds
-from tritium.models.chat_budget import CASED, ESCAPED, LINE_BREAKS, MAX_OPTION, NUMBERS, SpentError, charge, reserve
+from tritium.models.text import chat_budget as bounds
+from tritium.models.text.chat_budget import (
+    CASED,
+    ESCAPED,
+    LINE_BREAKS,
+    MAX_OPTION,
+    NUMBERS,
+    SpentError,
+    charge,
+    reserve,
+)
 
 MAX_RANGE = 10_000
 MAX_TOKENS = 20_000  # of a template: the largest of known models has about 5000

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.escape import visible
-from tritium.models.expansion import NONE, Expansion, check_text
+from tritium.models.text.expansion import NONE, Expansion, check_text
 
 SPACE = "▁"  # how SentencePiece writes a space
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # and a byte

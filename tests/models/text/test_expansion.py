@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tritium.errors import FormatError
-from tritium.models import expansion
-from tritium.models.expansion import FREE, MAX_ADDED, MAX_FACTOR, RATIO, Expansion, check_steps
-from tritium.models.tokenizer import ALPHABET, PackageTokenizer
-from tritium.models.vocabulary import from_folder, from_gguf
+from tritium.models.text import expansion
+from tritium.models.text.expansion import FREE, MAX_ADDED, MAX_FACTOR, RATIO, Expansion, check_steps
+from tritium.models.text.tokenizer import ALPHABET, PackageTokenizer
+from tritium.models.text.vocabulary import from_folder, from_gguf
 
 package = pytest.importorskip("tokenizers", reason="vocabularies with steps need the extra `model`")
 

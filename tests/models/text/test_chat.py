@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tritium.errors import ArgumentError, FormatError, PackageError
-from tritium.models import chat
-from tritium.models.chat import check, encode, render
-from tritium.models.tokenizer import ALPHABET
-from tritium.models.vocabulary import ByteTokenizer, Facts
+from tritium.models.text import chat
+from tritium.models.text.chat import check, encode, render
+from tritium.models.text.tokenizer import ALPHABET
+from tritium.models.text.vocabulary import ByteTokenizer, Facts
 
 pytest.importorskip("jinja2", reason="chat templates need the extra `model`")
 

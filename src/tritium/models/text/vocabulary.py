@@ -18,8 +18,8 @@ from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import tokenizer as keys
 from tritium.io.reader import contained, fault, read_json, read_side, read_start
-from tritium.models.expansion import check_steps, steps
-from tritium.models.tokenizer import (
+from tritium.models.text.expansion import check_steps, steps
+from tritium.models.text.tokenizer import (
     ALPHABET,
     SPACE,
     ByteTokenizer,

@@ -1,0 +1,4 @@
+"""The text of a model: tokenizer, vocabulary, and chat templates within bounds.
+
+Knows nothing of networks or sessions.
+"""
