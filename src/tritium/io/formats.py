@@ -65,7 +65,7 @@ class Survey:
 
 def survey(entry: Entry, to: Format) -> Survey:
     """Survey an entry: is it ternary, and how much do its scales change by rounding; raise where the format cannot hold it."""
-    if entry.role == "maybe" and names.is_linear(entry.name) and to.codec is not None:
+    if entry.role == "maybe" and names.is_linear(entry.name, entry.arch) and to.codec is not None:
         t: Ternary | None = entry.ternary()  # raises where a projection is dense
     else:
         t = entry.find_ternary()
@@ -130,7 +130,7 @@ def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
 
 
 def _gguf_name(e: Entry, model: ModelFile) -> str:
-    name = e.name if model.gguf is not None else names.to_gguf(e.name) or e.name
+    name = e.name if model.gguf is not None else names.to_gguf(e.name, e.arch) or e.name
     if len(name.encode()) > 63:
         raise fault(e.where, f"a name of {len(name.encode())} bytes", "at most 63, ggml's limit", "Rename the tensor.")
     return name
@@ -198,7 +198,7 @@ def safetensors_pieces(surveys: list[Survey], model: ModelFile, to: Format, dtyp
     group = min((f.mlx_group for f in surveys if f.ternary), default=0)
     out: list[Piece] = []
     for f in surveys:
-        name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name) or f.entry.name
+        name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name, f.entry.arch) or f.entry.name
         if not f.ternary:
             out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype)))
         elif to.codec is codecs.hf:

@@ -41,11 +41,13 @@ class Entry:
     decode: Callable[[], Ternary] | None = field(default=None, repr=False)
     numbers: Callable[[], Array] | None = field(default=None, repr=False)
     heads: int = 0  # of Q and K whose rows the file stores in pairs, for interleaved RoPE
+    arch: names.Arch | None = field(default=None, repr=False)  # whose names its name is one of
+    shift: float = 0.0  # of a norm: what is added to its weight before it multiplies
 
     @property
     def common(self) -> str:
         """Return the name by which it is compared with other files."""
-        return names.common(self.name)
+        return names.common(self.name, self.arch)
 
     @property
     def where(self) -> str:
@@ -153,10 +155,12 @@ class ModelFile:
         return result
 
 
-def role_of(name: str, shape: tuple[int, ...], stored: str, masters: bool) -> str:
+def role_of(
+    name: str, shape: tuple[int, ...], stored: str, masters: bool, arch: names.Arch | None = None
+) -> str:  # fmt: skip
     """Return the role of plain numbers: a projection's are masters if `masters` is set; unknown matrices may be ternary."""
     if len(shape) != 2 or stored not in FLOATS:
         return "plain"
-    if names.is_linear(name):
+    if names.is_linear(name, arch):
         return "master" if masters else "maybe"
-    return "plain" if names.known(name) else "maybe"
+    return "plain" if names.known(name, arch) else "maybe"

@@ -68,10 +68,10 @@ def _entry(
         readers["numbers"] = lambda: _plain(raw(), FLOATS[kind], shape)
     elif not refused:
         readers["numbers"] = lambda: dequantize(kind, raw(), shape)
-    role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters)
+    role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters, arch)
     return Entry(
         name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
-        why=t.why, raw=raw, heads=_heads(file, t, arch), **readers,
+        why=t.why, raw=raw, heads=_heads(file, t, arch), arch=arch, **readers,
     )  # fmt: skip
 
 
