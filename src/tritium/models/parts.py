@@ -106,16 +106,18 @@ def _split(product: Product, norms: bool) -> tuple[Product, ...]:
     return tuple(Product(part.name, (part,), product.columns, f"{part.name}.norm") for part in product.parts)
 
 
-def names_in_files(config: Config) -> Iterator[str]:
-    """Yield the names, in Hugging Face's files, of all weights that a configuration has a place for."""
-    yield from (f"{name}.weight" for name in (EMBEDDING, NORM, HEAD))
+def shapes_in_files(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names, in Hugging Face's files, and the shapes of all weights that a configuration has a place for."""
+    table = (config.vocab_size, config.hidden_size)
+    yield from ((f"{EMBEDDING}.weight", table), (f"{NORM}.weight", table[1:]), (f"{HEAD}.weight", table))
     for i, layer in enumerate(config.description.layers):
         parts = layer_parts(layer, config.description, config.hidden_size)
         for product in (p for products in parts.products.values() for p in products):
-            yield from (f"model.layers.{i}.{part.name}.weight" for part in product.parts)
+            for part in dict.fromkeys((part.name, part.rows) for part in product.parts):
+                yield f"model.layers.{i}.{part[0]}.weight", (part[1], product.columns)
             if product.norm is not None:
-                yield f"model.layers.{i}.{product.norm}.weight"
-        yield from (f"model.layers.{i}.{vector.name}.weight" for vector in parts.vectors.values())
+                yield f"model.layers.{i}.{product.norm}.weight", (product.columns,)
+        yield from ((f"model.layers.{i}.{v.name}.weight", (v.size,)) for v in parts.vectors.values())
 
 
 def names_in_prepacked(config: Config) -> Iterator[str]:

@@ -28,7 +28,7 @@ from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
 from tritium.io.ternary import rows_at_a_time
-from tritium.models.parts import LayerParts, Part, Product, layer_parts, names_in_files
+from tritium.models.parts import LayerParts, Part, Product, layer_parts, shapes_in_files
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
 from tritium.nn.rope import RoPE
 from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, Parallel, RMSNorm
@@ -163,7 +163,7 @@ def from_entries(
     entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False
 ) -> Source:
     """Weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file."""
-    used, skipped = set(names_in_files(config)), FAMILIES[config.family].skips
+    used, skipped = {name for name, _ in shapes_in_files(config)}, FAMILIES[config.family].skips
     unknown = sorted(
         n
         for n in set(entries) - used - ROPE_TENSORS

@@ -256,7 +256,7 @@ def config_from_gguf(metadata: Mapping[str, Any], arch: Arch, tied: bool) -> dic
         token = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
         if isinstance(token, int):
             config[f"{key}_token_id"] = token
-    config |= _head_from_gguf(value, arch.gguf) | _rope_from_gguf(value)
+    config |= _head_from_gguf(value, arch.gguf) | _rope_from_gguf(value, arch.gguf)
     return config | family.read_keys(value, config)
 
 
@@ -302,13 +302,13 @@ def _head_from_gguf(value: Any, arch: str) -> dict[str, Any]:
     return fields
 
 
-def _rope_from_gguf(value: Any) -> dict[str, Any]:
+def _rope_from_gguf(value: Any, arch: str) -> dict[str, Any]:
     """Return the RoPE fields of a GGUF file beyond the table; its defaults are not those of Hugging Face."""
     rope: dict[str, Any] = {"rope_theta": 10000.0} if value("rope.freq_base") is None else {}
     kind = value("rope.scaling.type")
     factor = value("rope.scaling.attn_factor")
     if kind != "longrope" and factor not in (None, 1):
-        raise fault("GGUF metadata, rope.scaling.attn_factor", visible(repr(factor)), "1, or longrope", REMEDY)
+        raise fault(f"GGUF metadata, {arch}.rope.scaling.attn_factor", visible(repr(factor)), "1, or longrope", REMEDY)
     names = {
         "factor": "factor", "original_max_position_embeddings": "original_context_length", "beta_fast": "yarn_beta_fast",
         "beta_slow": "yarn_beta_slow", "attention_factor": "yarn_attn_factor",
