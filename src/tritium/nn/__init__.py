@@ -1,11 +1,14 @@
-"""Layers of neural networks: `linear` (products with quantised weights) and `transformer` (its modules).
+"""Layers of neural networks: `linear` (products with quantised weights), `transformer` (its modules) and `mixers` (those of hybrid
+and sparse ones).
 
 Knows nothing of models or files.
 """
 
 from tritium.nn.linear import BitLinear, QuantLinear, as_bytes, unpacked
+from tritium.nn.mixers import DeltaState, Experts, GatedDeltaNet, MoE, Router, Routing, gated, project
 from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, KVCache, RMSNorm, RoPE
 
 __all__ = [
-    "MLP", "Attention", "BitLinear", "Block", "Embedding", "Head", "KVCache", "QuantLinear", "RMSNorm", "RoPE", "as_bytes", "unpacked",
+    "MLP", "Attention", "BitLinear", "Block", "DeltaState", "Embedding", "Experts", "GatedDeltaNet", "Head", "KVCache", "MoE",
+    "QuantLinear", "RMSNorm", "RoPE", "Router", "Routing", "as_bytes", "gated", "project", "unpacked",
 ]  # fmt: skip
