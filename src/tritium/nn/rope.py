@@ -83,8 +83,7 @@ class RoPE:
         size = 2 * self.frequencies.shape[0]
         if x.shape[-1] == size:
             return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved, heads=heads)
-        part = ops.rope(x[..., :size], angles.cos, angles.sin, interleaved=self.interleaved, heads=heads)
-        return ops.concat(part, x[..., size:], axis=-1)
+        return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved, heads=heads, size=size)
 
     def to(self, device: Any) -> RoPE:
         """Return the same module on another device."""
