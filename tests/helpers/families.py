@@ -51,6 +51,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "head_dim": 16, "rope_theta": 1e6,
        "rope_local_base_freq": 1e4, "sliding_window": 6, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16,
        "projection_norms": True},
+    "maple": COMMON
+    | {"model_type": "maple", "hidden_act": "silu", "head_dim": 32, "rope_theta": 1e4, "num_hidden_layers": 4,
+       "tie_word_embeddings": False, "sliding_window": 9, "partial_rotary_factor": 0.5, "nope_on_global_attention": True,
+       "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True,
+       "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    "qwen3_5": COMMON
+    | {"model_type": "qwen3_5_text", "hidden_act": "silu", "head_dim": 32, "num_hidden_layers": 4, "tie_word_embeddings": False,
+       "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]},
+       "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+       "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
 }  # fmt: skip
 
 
@@ -142,12 +152,15 @@ class Decoder:
         depth = c["scale_depth"] / np.sqrt(c["num_hidden_layers"]) if kind == "minicpm" else 1.0
         for i in range(c["num_hidden_layers"]):
             layer = f"model.layers.{i}"
-            y = self.attention(self.norm(x, f"{layer}.input_layernorm"), i)
+            linear = c.get("layer_types", [""] * (i + 1))[i] == "linear_attention"
+            mixer = self.delta_net if linear else self.attention
+            y = mixer(self.norm(x, f"{layer}.input_layernorm"), i)
             after = "post_attention_layernorm"
             if kind == "gemma3":
                 y, after = self.norm(y, f"{layer}.{after}"), "pre_feedforward_layernorm"
             x = x + depth * y
-            y = self.mlp(self.norm(x, f"{layer}.{after}"), f"{layer}.mlp")
+            mlp = self.experts if kind == "maple" else self.mlp
+            y = mlp(self.norm(x, f"{layer}.{after}"), f"{layer}.mlp")
             if kind == "gemma3":
                 y = self.norm(y, f"{layer}.post_feedforward_layernorm")
             x = x + depth * y
@@ -158,22 +171,30 @@ class Decoder:
     def attention(self, x: Array, i: int) -> Array:
         c, name, count = self.c, f"model.layers.{i}.self_attn", len(x)
         q, k, v = (self.linear(x, f"{name}.{p}_proj").reshape(count, -1, self.head_dim) for p in "qkv")
-        if self.kind in ("qwen3", "gemma3"):
+        gate = None
+        if self.kind == "qwen3_5":
+            q, gate = q[:, 0::2], q[:, 1::2]
+        if self.kind in ("qwen3", "gemma3", "maple", "qwen3_5"):
             q, k = self.norm(q, f"{name}.q_norm"), self.norm(k, f"{name}.k_norm")
         window = None
-        theta = c["rope_theta"]
+        theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
         if self.kind == "gemma3" and (i + 1) % c["sliding_window_pattern"]:
             window, theta = c["sliding_window"], c["rope_local_base_freq"]
-        q, k = self.rotate(q, theta), self.rotate(k, theta)
+        if self.kind == "maple" and c["layer_types"][i] == "sliding_attention":
+            window = c["sliding_window"] + 1  # of FlashAttention's window_size=(sliding_window, 0)
+        if self.kind != "maple" or window:
+            q, k = self.rotate(q, theta), self.rotate(k, theta)
         scale = c["query_pre_attn_scalar"] ** -0.5 if self.kind == "gemma3" else self.head_dim**-0.5
-        y = attend(q, k, v, scale, window).reshape(count, -1)
+        y = attend(q, k, v, scale, window)
+        y = (y if gate is None else y * sigmoid(gate)).reshape(count, -1)
         if self.kind == "bitnet":
             y = self.norm(y, f"{name}.attn_sub_norm")
         return self.linear(y, f"{name}.o_proj")
 
     def rotate(self, x: Array, theta: float) -> Array:
         """Rotate pairs (i, i + half); scaling by YaRN, and by LongRoPE's factors for the longest context."""
-        half = self.head_dim // 2
+        part = {"maple": self.c.get("partial_rotary_factor"), "qwen3_5": 0.25}.get(self.kind, 1.0)
+        half = int(self.head_dim * part) // 2
         frequencies = theta ** (-np.arange(half) / half)
         factor = 1.0
         scaling = self.c.get("rope_scaling") or {}
@@ -184,9 +205,50 @@ class Decoder:
             frequencies = frequencies / np.array(scaling["long_factor"])
             factor = np.sqrt(1 + np.log(self.c["max_position_embeddings"] / original) / np.log(original))
         angles = np.arange(len(x))[:, None] * frequencies
-        a, b = x[..., :half], x[..., half:]
+        a, b = x[..., :half], x[..., half : 2 * half]
         cos, sin = factor * np.cos(angles)[:, None], factor * np.sin(angles)[:, None]
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], axis=-1)
+
+    def experts(self, x: Array, name: str) -> Array:
+        """Return the sum of each token's experts, their scores normalised."""
+        scores = self.linear(x, f"{name}.gate")
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        out = np.zeros_like(x)
+        for t, row in enumerate(scores):
+            chosen = np.argsort(-row, kind="stable")[: self.c["num_experts_per_tok"]]
+            for e in chosen:
+                gate, up = (self.linear(x[t : t + 1], f"{name}.experts.{e}.{p}_proj") for p in ("gate", "up"))
+                gate = np.minimum(gate, 7)
+                y = self.linear(gate * sigmoid(gate) * np.clip(up, -7, 7), f"{name}.experts.{e}.down_proj")
+                out[t] += row[e] / row[chosen].sum() * y[0]
+        return out
+
+    def delta_net(self, x: Array, i: int) -> Array:
+        """Return the gated delta rule, token by token."""
+        c, name, count = self.c, f"model.layers.{i}.linear_attn", len(x)
+        heads, keys = c["linear_num_value_heads"], c["linear_num_key_heads"]
+        size, width = c["linear_key_head_dim"], c["linear_value_head_dim"]
+        mixed = self.linear(x, f"{name}.in_proj_qkv")
+        taps = self.w.plain[f"{name}.conv1d.weight"].astype(np.float64)[:, 0]
+        padded = np.concatenate([np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed])
+        mixed = sum(padded[j : j + count] * taps[:, j] for j in range(taps.shape[1]))
+        mixed = mixed * sigmoid(mixed)
+        q, k, v = np.split(mixed, [keys * size, 2 * keys * size], axis=1)
+        q, k = (a.reshape(count, keys, size) for a in (q, k))
+        q, k = (np.repeat(a / np.sqrt((a * a).sum(-1, keepdims=True) + 1e-6), heads // keys, axis=1) for a in (q, k))
+        q, v = q / np.sqrt(size), v.reshape(count, heads, width)
+        beta = sigmoid(self.linear(x, f"{name}.in_proj_b"))
+        rate = np.exp(self.w.plain[f"{name}.A_log"].astype(np.float64))
+        decay = np.exp(-rate * np.logaddexp(self.linear(x, f"{name}.in_proj_a") + self.w.plain[f"{name}.dt_bias"], 0))
+        state, y = np.zeros((heads, size, width)), np.zeros((count, heads, width))
+        for t in range(count):
+            state *= decay[t][:, None, None]
+            delta = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+            state += k[t][:, :, None] * delta[:, None]
+            y[t] = np.einsum("hkv,hk->hv", state, q[t])
+        z = self.linear(x, f"{name}.in_proj_z").reshape(count, heads, width)
+        y = self.norm(y, f"{name}.norm", 0.0) * z * sigmoid(z)
+        return self.linear(y.reshape(count, -1), f"{name}.out_proj")
 
     def mlp(self, x: Array, name: str) -> Array:
         act = ACTIVATIONS[self.c.get("hidden_act") or self.c["hidden_activation"]]

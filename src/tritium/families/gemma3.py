@@ -66,10 +66,9 @@ def describe(p: Parameters) -> Description:
 def read_keys(value: Value, config: Config) -> dict[str, Any]:
     """Return the windows of a GGUF file and the scale of its scores, which no key says: llama.cpp knows it by the model's size."""
     heads, hidden_size, head_dim = (config.get(k) for k in ("num_attention_heads", "hidden_size", "head_dim"))
-    largest = (
-        config.get("num_hidden_layers") == 62 and isinstance(heads, int) and isinstance(hidden_size, int) and heads > 0
-    )
-    fields: dict[str, Any] = {"query_pre_attn_scalar": hidden_size // heads if largest else head_dim}
+    fields: dict[str, Any] = {"query_pre_attn_scalar": head_dim}
+    if config.get("num_hidden_layers") == 62 and isinstance(heads, int) and isinstance(hidden_size, int) and heads > 0:
+        fields["query_pre_attn_scalar"] = hidden_size // heads
     pattern, layers = value("attention.sliding_window_pattern"), config.get("num_hidden_layers")
     if isinstance(pattern, list):
         fields["layer_types"] = [WINDOW if windowed else FULL for windowed in pattern]

@@ -7,14 +7,15 @@ side files of the tokenizer are tensors of bytes named "file:…". Tiles suit on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt, quant
+from tritium import dtype as dt, ops, quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
 from tritium.escape import visible
@@ -24,10 +25,11 @@ from tritium.interop import from_numpy
 from tritium.io import safetensors
 from tritium.io.reader import fault, map_file
 from tritium.io.stream import Piece, Progress, appearing
-from tritium.models.parts import EMBEDDING, HEAD, NORM, Part, names_in_prepacked
+from tritium.models.parts import EMBEDDING, HEAD, NORM, Plain, Product, names_in_prepacked
 from tritium.models.weights import Network, Source, placed
 from tritium.nn.linear import BitLinear, QuantLinear
-from tritium.nn.transformer import Parallel
+from tritium.nn.mixers import Experts
+from tritium.nn.transformer import Parallel, RMSNorm
 from tritium.op import Spec
 from tritium.tensor import Tensor
 
@@ -47,27 +49,36 @@ def is_prepacked(view: memoryview | bytes) -> bool:
 
 def linears(network: Network) -> dict[str, QuantLinear]:
     """Return every product with quantised weights, by the name it has in a file."""
-    layers: dict[str, QuantLinear] = {}
-    for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
-        modules = placed(block)
-        for place, products in parts.products.items():
-            module = modules[place]
-            singles = module.parts if isinstance(module, Parallel) else (module,)
-            layers |= {f"model.layers.{i}.{p.name}": layer for p, layer in zip(products, singles, strict=True)}
+    layers = {name: module for name, module in _modules(network) if isinstance(module, QuantLinear)}
     if isinstance(network.head.weight, QuantLinear):
         layers[HEAD] = network.head.weight
     return layers
 
 
+def experts(network: Network) -> dict[str, Experts]:
+    """Return the matrices of all experts, by the names they have in a file."""
+    return {name: module for name, module in _modules(network) if isinstance(module, Experts)}
+
+
+def _modules(network: Network) -> Iterator[tuple[str, Any]]:
+    """Yield every product, norm and tensor of the layers with its name in a file."""
+    for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
+        modules = placed(block)
+        for place, products in parts.products.items():
+            module = modules[place]
+            singles = module.parts if isinstance(module, Parallel) else (module,)
+            yield from ((f"model.layers.{i}.{p.name}", part) for p, part in zip(products, singles, strict=True))
+        yield from ((f"model.layers.{i}.{p.name}", modules[place]) for place, p in parts.plain.items())
+
+
 def plain(network: Network) -> dict[str, Tensor]:
     """Return everything else: norms, the embedding, a float head of its own."""
     tensors = {EMBEDDING: network.embedding.weight, NORM: network.head.norm.weight}
-    for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
-        modules = placed(block)
-        tensors |= {f"model.layers.{i}.{v.name}": modules[place].weight for place, v in parts.vectors.items()}
-    for name, layer in linears(network).items():
-        if isinstance(layer, BitLinear) and layer.norm is not None:
-            tensors[f"{name}.norm"] = layer.norm
+    for name, module in _modules(network):
+        if isinstance(module, RMSNorm | Tensor):
+            tensors[name] = module.weight if isinstance(module, RMSNorm) else module
+        elif isinstance(module, BitLinear) and module.norm is not None:
+            tensors[f"{name}.norm"] = module.norm
     head = network.head.weight
     if isinstance(head, Tensor) and head is not network.embedding.weight:
         tensors[HEAD] = head
@@ -76,7 +87,8 @@ def plain(network: Network) -> dict[str, Tensor]:
 
 def nbytes(network: Network) -> int:
     """Bytes of all weights."""
-    return sum(q.nbytes for q in linears(network).values()) + sum(t.nbytes for t in plain(network).values())
+    products: list[Any] = [*linears(network).values(), *experts(network).values()]
+    return sum(p.nbytes for p in (*products, *plain(network).values()))
 
 
 def save(
@@ -86,11 +98,11 @@ def save(
     """Write the file; it appears whole or not at all."""
     about: dict[str, Any] = {}
     pieces: list[Piece] = []
-    for key, layer in linears(network).items():
-        w = layer.weight
+    weights: dict[str, Any] = {key: layer.weight for key, layer in linears(network).items()}
+    for key, w in (weights | experts(network)).items():
         about[key] = {"dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group}
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
-        pieces.append(_piece(f"{key}.scale", host(layer.weight.scale)))  # type: ignore[arg-type]
+        pieces.append(_piece(f"{key}.scale", host(w.scale)))
     for key, t in plain(network).items():
         about[key] = {"dtype": t.dtype.name, "shape": list(t.shape)}
         pieces.append(_piece(f"{key}.weight", host(t.contiguous())))
@@ -174,11 +186,19 @@ class Prepacked:
     def source(self) -> Source:
         """The weights as a network wants them."""
 
-        def linear(name: str, parts: tuple[Part, ...], rows: int, columns: int, norm: Tensor | None) -> QuantLinear:
-            return self._linear(name, (rows, columns), norm)
+        def linear(p: Product, norm: Tensor | None) -> QuantLinear:
+            return self._linear(p.name, (p.rows, p.columns), norm)
 
-        def vector(name: str, size: int) -> Tensor:
-            return self.tensor(name.removesuffix(".weight"), (size,)).to(dt.f32)
+        def plain(p: Plain) -> Tensor | QuantLinear:
+            scaled = len(p.shape) == 2 and self._is_scaled(p.name)
+            return self._linear(p.name, p.shape) if scaled else self.tensor(p.name, p.shape).to(dt.f32)
+
+        def experts(p: Product) -> Experts:
+            shape = (p.experts, p.rows, p.columns)
+            data, scale, group = self._scaled(p.name, shape)
+            base = quant.CANONICAL.get(data.dtype, data.dtype)
+            here = data if data.dtype is device("cpu").backend.tiling(base) else ops.repack(data, base)
+            return Experts(here, asarray(scale.reshape(*shape[:2], *((-1,) if group else ())), device="cpu"), group)
 
         table = self.tensor(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
 
@@ -187,12 +207,17 @@ class Prepacked:
             if about is None:
                 return table
             shape = (self.config.vocab_size, self.config.hidden_size)
-            scaled = isinstance(about, dict) and "group" in about
-            return self._linear(HEAD, shape) if scaled else self.tensor(HEAD, shape)
+            return self._linear(HEAD, shape) if self._is_scaled(HEAD) else self.tensor(HEAD, shape)
 
-        return Source(linear, vector, lambda: table, head)
+        return Source(linear, plain, lambda: table, head, experts)
 
-    def _linear(self, key: str, shape: tuple[int, int], norm: Tensor | None = None) -> QuantLinear:
+    def _is_scaled(self, key: str) -> bool:
+        """Return True if a weight is integers with scales."""
+        about = self._about.get(key)
+        return isinstance(about, dict) and "group" in about
+
+    def _scaled(self, key: str, shape: tuple[int, ...]) -> tuple[Tensor, np.ndarray[Any, Any], int]:
+        """Return the integers of a weight, its scales in one row, and the columns that share one (0: a row or all do)."""
         data = self.tensor(key, shape)
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         group = self._about[key].get("group", 0)
@@ -204,6 +229,10 @@ class Prepacked:
         scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
         if not np.isfinite(scale).all():
             raise fault(where, "a scale that is no number", "finite scales")
+        return data, scale, group
+
+    def _linear(self, key: str, shape: tuple[int, ...], norm: Tensor | None = None) -> QuantLinear:
+        data, scale, group = self._scaled(key, shape)
         scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
         base = quant.CANONICAL.get(data.dtype, data.dtype)
         weight = quant.Quantized(
@@ -214,5 +243,6 @@ class Prepacked:
         return BitLinear(weight, norm=norm, eps=self.config.eps) if base.is_ternary else QuantLinear(weight)
 
 
-def _scale_sizes(shape: tuple[int, int], group: int) -> set[int]:
-    return {4 * shape[0] * -(-shape[1] // group)} if group > 0 else {4, 4 * shape[0]}
+def _scale_sizes(shape: tuple[int, ...], group: int) -> set[int]:
+    rows = prod(shape[:-1])
+    return {4 * rows * -(-shape[-1] // group)} if group > 0 else {4, 4 * rows} if len(shape) == 2 else {4 * rows}
