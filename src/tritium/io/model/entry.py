@@ -15,6 +15,7 @@ import numpy as np
 from tritium.errors import FormatError
 from tritium.escape import visible
 from tritium.io import codecs, gguf
+from tritium.io.dequantize import READABLE
 from tritium.io.model import names
 from tritium.io.reader import fault
 from tritium.io.safetensors import DTYPES
@@ -154,9 +155,10 @@ class ModelFile:
 
 
 def role_of(name: str, shape: tuple[int, ...], stored: str, masters: bool) -> str:
-    """Return the role of plain numbers: a projection's are masters if `masters` is set; unknown matrices may be ternary."""
-    if len(shape) != 2 or stored not in FLOATS:
+    """Return the role of plain or dequantised numbers: a projection's are masters if `masters` is set; unknown matrices of
+    floats may be ternary."""
+    if len(shape) != 2 or stored not in FLOATS and stored not in READABLE:
         return "plain"
     if names.is_linear(name):
         return "master" if masters else "maybe"
-    return "plain" if names.known(name) else "maybe"
+    return "plain" if names.known(name) or stored in READABLE else "maybe"
