@@ -84,14 +84,15 @@ FAULTS = {
     " gguf/string-key-endless gguf/dims-many safetensors/length-endless safetensors/dims-many tokenizer/id-beyond",
     "division by zero dimensions": "gguf_model/heads-do-not-divide config/bits-0 mlx/group-zero",
     "number in a name used as an index": "gguf_model/name-layer-huge",
-    "negative numbers": "gguf/dims-negative gguf/type-negative safetensors/dims-negative mlx/group-negative hf/dims-negative dequantize/dims-negative"
-    " tokenizer/id-negative",
+    "negative numbers": "gguf/dims-negative gguf/type-negative safetensors/dims-negative mlx/group-negative hf/dims-negative"
+    " dequantize/dims-negative tokenizer/id-negative",
     "paths that lead out": "index/path-0 index/path-1 index/path-2 index/path-4 index/path-5 index/path-7 index/path-8 index/path-10",
     "pickles": "hf_model/pickle",
     "names twice": "gguf/key-twice gguf/tensor-twice safetensors/key-twice config/twin-keys index/twin-keys",
     "overlaps and gaps": "gguf/overlap safetensors/overlap safetensors/gap gguf/offset-past-end safetensors/offset-past-end",
     "nesting without end": "safetensors/deep config/deep-list config/deep-object index/deep-list tokenizer/deep-object",
-    "codes that are not ternary": "i2_s/illegal-code i2_s_arm64/illegal-code tq2_0/illegal-code q2_0/illegal-code tq1_0/all-ones ptq1_0/illegal-code hf/all-ones",
+    "codes that are not ternary": "i2_s/illegal-code i2_s_arm64/illegal-code tq2_0/illegal-code q2_0/illegal-code tq1_0/all-ones hf/all-ones"
+    " ptq1_0/illegal-code",
     "scales that are not finite": "i2_s/scale-not-finite i2_s_arm64/scale-not-finite hf/scale-zero-inverted floats/nan floats/inf",
     "cut short": "gguf/cut-in-magic gguf/cut-in-data safetensors/cut-in-length i2_s/cut tq1_0/cut tq2_0/cut q2_0/cut ptq1_0/cut hf/cut mlx/cut"
     " dequantize/cut config/cut",

@@ -59,7 +59,7 @@ def _finite(scale: Array, name: str) -> Array:
     return scale
 
 
-def single(t: Ternary, name: str, others: str = "tq2_0, tq1_0, q2_0 or mlx") -> np.float32:
+def single(t: Ternary, name: str, others: str = "tq2_0, tq1_0, q2_0, pq2_0, ptq1_0 or mlx") -> np.float32:
     """Return the one scale of the whole matrix; raise where it has several."""
     scale = t.simplified().scale
     if scale.ndim:
@@ -174,7 +174,7 @@ class Blocks(ABC):
                 f"{self.name} encoding",
                 f"a scale for each {t.group} values",
                 f"one for each {self.block}",
-                "Write mlx or q2_0, which have smaller blocks, or f32.",
+                f"Write {', '.join(_finer(t.group))} or f32.",
             )
         return to_f16(wide, self.name)
 
@@ -209,6 +209,11 @@ def to_f16(scale: Array, name: str) -> Array:
 def check_k(name: str, k: int, block: int) -> None:
     if k % block:
         raise fault(f"{name}", f"K = {k} columns", f"a multiple of {block}", f"{_fitting(k)} can hold it.")
+
+
+def _finer(group: int) -> list[str]:
+    """Return the formats whose blocks fit into groups of this width."""
+    return [name for name, block in BLOCK.items() if name in ("q2_0", "pq2_0", "ptq1_0", "mlx") and group % block == 0]
 
 
 def _fitting(k: int) -> str:
