@@ -502,7 +502,10 @@ BY_AXES: dict[Axes, Rule] = {
     Axes.FLAT: batch_flat_axis,
 }
 refuse(ONE_MATRIX)(ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4)
-refuse("it has an axis of sequences of its own; give it all of them at once.")(ops.attention, ops.update_cache)
+refuse("it has an axis of sequences of its own; give it all of them at once.")(
+    ops.attention, ops.update_cache, ops.causal_conv1d, ops.gated_delta_rule
+)
+refuse("it has axes of tokens of its own; give it all of them at once.")(ops.expert_matmul)
 
 
 def find_rule(op: Op) -> Rule | None:

@@ -86,7 +86,7 @@ class Survey:
 
 def survey(entry: Entry, to: Format) -> Survey:
     """Survey an entry: is it ternary, and how much do its scales change by rounding; raise where the format cannot hold it."""
-    if entry.role == "maybe" and names.is_linear(entry.name) and to.codec is not None:
+    if entry.role == "maybe" and names.is_linear(entry.name, entry.arch) and to.codec is not None:
         t: Ternary | None = entry.ternary()  # raises where a projection is dense
     else:
         t = entry.find_ternary()
@@ -152,11 +152,11 @@ def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
             "one that GGUF has (F32, F16, BF16, F64, I8 to I64)",
             "Leave it out or cast it.",
         )
-    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch))
+    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch), e.shift)
 
 
 def _gguf_name(e: Entry, model: ModelFile) -> str:
-    name = e.name if model.gguf is not None else names.to_gguf(e.name) or e.name
+    name = e.name if model.gguf is not None else names.to_gguf(e.name, e.arch) or e.name
     if len(name.encode()) > 63:
         raise fault(e.where, f"a name of {len(name.encode())} bytes", "at most 63, ggml's limit", "Rename the tensor.")
     return name
@@ -173,13 +173,14 @@ def _order(e: Entry, model: ModelFile, arch: names.Arch | None) -> Array | None:
     return names.interleave(e.shape[0], heads) if heads else None
 
 
-def _cast(e: Entry, name: str, kind: str, order: Array | None = None) -> Piece:
-    """Return a plain tensor cast to a dtype, in bounded chunks."""
+def _cast(e: Entry, name: str, kind: str, order: Array | None = None, shift: float = 0.0) -> Piece:
+    """Return a plain tensor cast to a dtype, in bounded chunks; `shift` is added first."""
     dtype = DTYPES[kind]
     size = int(np.prod(e.shape, dtype=object)) * dtype.itemsize
 
     def chunks() -> Iterator[Array]:
-        for values in e.chunks() if order is None else [e.array()[order]]:
+        for part in e.chunks() if order is None else [e.array()[order]]:
+            values = part.astype(np.float32) + np.float32(shift) if shift else part
             with np.errstate(over="ignore"):
                 out = values.astype(dtype)
             if dtype.itemsize == 2 and np.isinf(out).any() and not np.isinf(values).any():
@@ -225,9 +226,11 @@ def safetensors_pieces(surveys: list[Survey], model: ModelFile, to: Format, dtyp
     group = min((f.mlx_group for f in surveys if f.ternary), default=0)
     out: list[Piece] = []
     for f in surveys:
-        name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name) or f.entry.name
+        name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name, f.entry.arch) or f.entry.name
         if not f.ternary:
-            out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype)))
+            # norms of some families are stored less 1 there, and as they multiply in GGUF
+            shift = names.norm_shift(name, model.arch) if model.gguf is not None else 0.0
+            out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype), shift=-shift))
         elif to.codec is codecs.hf:
             out += _hf_pair(f, name, scale)
         elif to.codec is codecs.mlx:

@@ -143,7 +143,7 @@ def _compare_plain(a: Entry, b: Entry, rtol: float) -> Compared:
     first = 0
     for left, right in zip(a.chunks(), b.chunks(), strict=True):
         with np.errstate(over="ignore"):
-            x, y = left.astype(np.float32), right.astype(np.float32)
+            x, y = (part.astype(np.float32) + np.float32(e.shift) for part, e in ((left, a), (right, b)))
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         if rtol and not same.all():
             same |= _relative(x, y) <= rtol

@@ -7,7 +7,7 @@ side files of the tokenizer are tensors of bytes named "file:…". Tiles suit on
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,22 @@ from tritium import dtype as dt, quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
 from tritium.escape import visible
+from tritium.families.config import Config
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import safetensors
 from tritium.io.reader import fault, map_file
 from tritium.io.stream import Piece, Progress, appearing
-from tritium.models.config import Config
-from tritium.models.weights import Network, Source
+from tritium.models.parts import EMBEDDING, HEAD, NORM, Part, names_in_prepacked
+from tritium.models.weights import Network, Source, placed
 from tritium.nn.linear import BitLinear, QuantLinear
+from tritium.nn.transformer import Parallel
 from tritium.op import Spec
 from tritium.tensor import Tensor
 
 FORMAT, VERSION = "tritium", "1"
 LINE = 64  # bytes of a cache line
 FILE = "file:"  # before the name of a side file
-EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
 
 
@@ -45,32 +46,32 @@ def is_prepacked(view: memoryview | bytes) -> bool:
 
 
 def linears(network: Network) -> dict[str, QuantLinear]:
-    """Every product with quantised weights, by the name it has in a file."""
-    found: dict[str, QuantLinear] = {}
-    for i, block in enumerate(network.blocks):
-        at = f"model.layers.{i}"
-        found |= {
-            f"{at}.self_attn.qkv": block.attention.qkv, f"{at}.self_attn.o": block.attention.out,
-            f"{at}.mlp.gate_up": block.mlp.gate_up, f"{at}.mlp.down": block.mlp.down,
-        }  # fmt: skip
+    """Return every product with quantised weights, by the name it has in a file."""
+    layers: dict[str, QuantLinear] = {}
+    for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
+        modules = placed(block)
+        for place, products in parts.products.items():
+            module = modules[place]
+            singles = module.parts if isinstance(module, Parallel) else (module,)
+            layers |= {f"model.layers.{i}.{p.name}": layer for p, layer in zip(products, singles, strict=True)}
     if isinstance(network.head.weight, QuantLinear):
-        found[HEAD] = network.head.weight
-    return found
+        layers[HEAD] = network.head.weight
+    return layers
 
 
 def plain(network: Network) -> dict[str, Tensor]:
-    """Everything else: norms, the embedding, a float head of its own."""
-    found = {EMBEDDING: network.embedding.weight, "model.norm": network.head.norm.weight}
-    for i, block in enumerate(network.blocks):
-        norms = {
-            "input_layernorm": block.attention_norm, "post_attention_layernorm": block.mlp_norm,
-            "self_attn.attn_sub_norm": block.attention.sub_norm, "mlp.ffn_sub_norm": block.mlp.sub_norm,
-        }  # fmt: skip
-        found |= {f"model.layers.{i}.{name}": norm.weight for name, norm in norms.items() if norm is not None}
+    """Return everything else: norms, the embedding, a float head of its own."""
+    tensors = {EMBEDDING: network.embedding.weight, NORM: network.head.norm.weight}
+    for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
+        modules = placed(block)
+        tensors |= {f"model.layers.{i}.{v.name}": modules[place].weight for place, v in parts.vectors.items()}
+    for name, layer in linears(network).items():
+        if isinstance(layer, BitLinear) and layer.norm is not None:
+            tensors[f"{name}.norm"] = layer.norm
     head = network.head.weight
     if isinstance(head, Tensor) and head is not network.embedding.weight:
-        found[HEAD] = head
-    return found
+        tensors[HEAD] = head
+    return tensors
 
 
 def nbytes(network: Network) -> int:
@@ -124,7 +125,7 @@ class Prepacked:
         self.name = visible(said.get("name", path.stem))
         self.config = Config.from_dict(self._json("config"))
         self._about = self._json("weights")
-        if unknown := sorted(set(self._about) - set(_places(self.config))):
+        if unknown := sorted(set(self._about) - set(names_in_prepacked(self.config))):
             listed = ", ".join(map(visible, unknown[:4]))
             raise fault(visible(path.name), f"weights that its configuration has no place for: {listed}", "none")
 
@@ -173,8 +174,8 @@ class Prepacked:
     def source(self) -> Source:
         """The weights as a network wants them."""
 
-        def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> QuantLinear:
-            return self._linear(joined, (rows, columns))
+        def linear(name: str, parts: tuple[Part, ...], rows: int, columns: int, norm: Tensor | None) -> QuantLinear:
+            return self._linear(name, (rows, columns), norm)
 
         def vector(name: str, size: int) -> Tensor:
             return self.tensor(name.removesuffix(".weight"), (size,)).to(dt.f32)
@@ -191,7 +192,7 @@ class Prepacked:
 
         return Source(linear, vector, lambda: table, head)
 
-    def _linear(self, key: str, shape: tuple[int, int]) -> QuantLinear:
+    def _linear(self, key: str, shape: tuple[int, int], norm: Tensor | None = None) -> QuantLinear:
         data = self.tensor(key, shape)
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         group = self._about[key].get("group", 0)
@@ -210,15 +211,7 @@ class Prepacked:
         )
         if device("cpu").backend.tiling(base) is not data.dtype:
             weight = weight.plain().tiled()  # made on another kind of machine
-        return BitLinear(weight) if base.is_ternary else QuantLinear(weight)
-
-
-def _places(config: Config) -> Iterator[str]:
-    """The names of the weights that a configuration has a place for."""
-    yield from (EMBEDDING, "model.norm", HEAD)
-    inside = ["self_attn.qkv", "self_attn.o", "mlp.gate_up", "mlp.down", "input_layernorm", "post_attention_layernorm"]
-    inside += ["self_attn.attn_sub_norm", "mlp.ffn_sub_norm"] if config.sub_norms else []
-    yield from (f"model.layers.{i}.{name}" for i in range(config.layers) for name in inside)
+        return BitLinear(weight, norm=norm, eps=self.config.eps) if base.is_ternary else QuantLinear(weight)
 
 
 def _scale_sizes(shape: tuple[int, int], group: int) -> set[int]:

@@ -15,10 +15,12 @@ import numpy as np
 from tritium import dtype as dt, ops
 from tritium.compiler.compile import Compiled
 from tritium.errors import ArgumentError, ContextError
+from tritium.families.config import Config
+from tritium.families.description import Attention
 from tritium.functions import arange, asarray
-from tritium.models.config import Config
 from tritium.models.weights import Network
-from tritium.nn.transformer import Angles, KVCache
+from tritium.nn.rope import Angles
+from tritium.nn.transformer import KVCache
 from tritium.tensor import Tensor
 
 BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is compiled when first needed
@@ -58,14 +60,15 @@ class _Ahead(NamedTuple):
 def programs(network: Network) -> Programs:
     """The functions of a network; nothing is compiled yet."""
 
-    def body(ids: Tensor, places: Tensor, angles: Angles, caches: tuple[Tensor, ...]) -> Tensor:
+    def body(ids: Tensor, places: Tensor, angles: list[Angles], caches: tuple[Tensor, ...]) -> Tensor:
         x = network.embedding(ids)
         for i, block in enumerate(network.blocks):
-            x = block(x, angles, KVCache(caches[i]), places)
+            x = block(x, None if block.rope is None else angles[block.rope], KVCache(caches[i]), places)
         return x.reshape(-1, x.shape[-1])
 
-    def angles(ids: Tensor, places: Tensor) -> Angles:
-        return network.rope.angles(places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32))
+    def angles(ids: Tensor, places: Tensor) -> list[Angles]:
+        positions = places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32)
+        return [rope.angles(positions) for rope in network.ropes]
 
     def last(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
         return network.head(ops.take(body(ids, places, angles(ids, places), caches), at, axis=0))
@@ -76,7 +79,8 @@ def programs(network: Network) -> Programs:
     def pick(ids: Tensor, places: Tensor, turns: Tensor, *caches: Tensor) -> Tensor:
         """Written so that little is launched around the layers: angles are looked up, what is written is so as a whole."""
         turned = ops.take(turns, places[:, 1:2], axis=0)
-        logits = network.head(body(ids, places, Angles(turned[:, :, 0], turned[:, :, 1]), caches))
+        angles = [Angles(turned[:, :, 2 * i], turned[:, :, 2 * i + 1]) for i in range(len(network.ropes))]
+        logits = network.head(body(ids, places, angles, caches))
         count, vocab = logits.shape
         best = ops.argmax(logits, axis=-1, keepdims=True)
         at = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
@@ -131,14 +135,18 @@ class Session:
         capacity = config.context if context is None else self.check_context(config, context)
         self.config, self.slots, self.capacity = config, slots, capacity
         self._programs = made or programs(network)
-        self._rope = network.rope
+        self._ropes = network.ropes
         self.device = network.device
         # The CPU has its logits at hand. Measured at 128,256 of them, a program that also finds the largest and where it stands
         # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
         self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
-        shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.head_dim}
+        mixers = [layer.mixer for layer in config.description.layers]
         self.caches: tuple[Tensor, ...] = tuple(
-            KVCache.empty(**shape, dtype=kv, device=self.device).kv for _ in range(config.layers)
+            KVCache.empty(
+                slots=slots, heads=m.kv_heads, capacity=capacity, size=m.head_dim, dtype=kv, device=self.device
+            ).kv
+            for m in mixers
+            if isinstance(m, Attention)
         )
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
         self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
@@ -226,9 +234,9 @@ class Session:
 
     @cached_property
     def turns(self) -> Tensor:
-        """Cosine and sine of every position there is room for, f32 [capacity, 2, D / 2]: compiled, so that they have the bits that
-        other programs compute."""
-        made = Compiled(lambda positions: ops.stack(*self._rope.angles(positions), axis=1))
+        """Return cosine and sine of every position there is room for, f32 [capacity, 2 for each position embedding, D / 2]: compiled,
+        so that they have the bits that other programs compute."""
+        made = Compiled(lambda positions: ops.stack(*(a for r in self._ropes for a in r.angles(positions)), axis=1))
         found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
         return found
 

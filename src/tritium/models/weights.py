@@ -5,7 +5,7 @@ Knows nothing of containers (io gives entries) or of how the parts are run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -17,6 +17,10 @@ from tritium import backends, dtype as dt, ops, quant
 from tritium.backends import Device
 from tritium.errors import ArgumentError
 from tritium.escape import visible
+from tritium.families import FAMILIES, description as d
+from tritium.families.config import Config
+from tritium.families.description import Layer
+from tritium.families.rope import for_context
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import Entry, Ternary
@@ -24,13 +28,15 @@ from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
 from tritium.io.ternary import rows_at_a_time
-from tritium.models.config import Config
+from tritium.models.parts import LayerParts, Part, Product, layer_parts, shapes_in_files
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
-from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, RMSNorm, RoPE
+from tritium.nn.rope import RoPE
+from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, Parallel, RMSNorm
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads
 
 HEADS = ("f32", "f16", "bf16", "int8")
+ROPE_TENSORS = frozenset(("rope_freqs", "rope_factors_long", "rope_factors_short"))  # read with the configuration
 FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 
 
@@ -38,76 +44,131 @@ class Network(NamedTuple):
     """All parts of a decoder."""
 
     embedding: Embedding
-    rope: RoPE
+    ropes: tuple[RoPE, ...]  # the different position embeddings of its layers
     blocks: tuple[Block, ...]
     head: Head
+    parts: tuple[LayerParts, ...]  # the names of each layer's weights
+
+    @property
+    def rope(self) -> RoPE:
+        """Return the position embedding of the layers; the first where they have several."""
+        return self.ropes[0]
 
     @property
     def device(self) -> Device:
         return self.embedding.weight.device
 
     def to(self, device: Any) -> Network:
-        """The same on another device, its weights made ready there; a head that is the embedding stays so."""
+        """Return the same on another device, its weights made ready there; a head that is the embedding stays so."""
         if backends.device(device) is self.device:
             return self
         embedding = self.embedding.to(device)
         tied = self.head.weight is self.embedding.weight
-        head = Head(self.head.norm.to(device), embedding.weight) if tied else self.head.to(device)
-        return Network(embedding, self.rope.to(device), tuple(b.to(device) for b in self.blocks), head)
+        table = embedding.weight if tied else self.head.weight.to(device)
+        head = Head(self.head.norm.to(device), table, self.head.multiplier)
+        ropes = tuple(rope.to(device) for rope in self.ropes)
+        return Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
 
 
 class Source(NamedTuple):
-    """Where parts come from: one call for each kind of weight."""
+    """Where parts come from: one call for each kind of weight. Names of products are those in prepacked files."""
 
-    linear: Callable[[str, tuple[str, ...], int, int], QuantLinear]  # (joined name, names, rows, columns)
+    linear: Callable[
+        [str, tuple[Part, ...], int, int, Tensor | None], QuantLinear
+    ]  # (name, parts, rows, columns, norm)
     vector: Callable[[str, int], Tensor]
     embedding: Callable[[], Tensor]
     head: Callable[[], Tensor | QuantLinear]
 
 
-def assemble(config: Config, source: Source) -> Network:
-    """The network of a configuration, its weights read through `source`; layers are read side by side."""
-    rope = RoPE(config.head_dim, config.rope_theta, scaling=dict(config.scaling))
+def assemble(config: Config, source: Source, context: int | None = None) -> Network:
+    """Return the network of a configuration, its weights read through `source`; layers are read side by side.
+
+    context: the most tokens it will be used with, where these are fewer than it was made for; LongRoPE depends on it."""
+    description = config.description
+    context = config.context if context is None else context
+    ropes = tuple(RoPE(r.dims, r.theta, scaling=for_context(r.scaling, context)) for r in description.ropes)
+
+    parts = tuple(layer_parts(layer, description, config.hidden_size) for layer in description.layers)
 
     def block(i: int) -> Block:
-        at = f"model.layers.{i}"
-
-        def norm(name: str, size: int) -> RMSNorm:
-            return RMSNorm(source.vector(f"{at}.{name}.weight", size), config.eps)
-
-        def joined(name: str, parts: tuple[str, ...], rows: int, columns: int) -> QuantLinear:
-            return source.linear(f"{at}.{name}", tuple(f"{at}.{p}.weight" for p in parts), rows, columns)
-
-        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        attention = Attention(
-            joined("self_attn.qkv", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), q + 2 * kv, config.hidden_size),
-            joined("self_attn.o", ("self_attn.o_proj",), config.hidden_size, q), rope, heads=config.heads, kv_heads=config.kv_heads,
-            sub_norm=norm("self_attn.attn_sub_norm", q) if config.sub_norms else None,
-        )  # fmt: skip
-        mlp = MLP(
-            joined("mlp.gate_up", ("mlp.gate_proj", "mlp.up_proj"), 2 * config.intermediate_size, config.hidden_size),
-            joined("mlp.down", ("mlp.down_proj",), config.hidden_size, config.intermediate_size), config.activation,
-            norm("mlp.ffn_sub_norm", config.intermediate_size) if config.sub_norms else None,
-        )  # fmt: skip
-        return Block(
-            norm("input_layernorm", config.hidden_size),
-            attention,
-            norm("post_attention_layernorm", config.hidden_size),
-            mlp,
-        )
+        return _Builder(source, config, f"model.layers.{i}", parts[i]).block(description.layers[i], ropes)
 
     with ThreadPoolExecutor(get_num_threads()) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
     last = RMSNorm(source.vector("model.norm.weight", config.hidden_size), config.eps)
-    return Network(Embedding(source.embedding()), rope, blocks, Head(last, source.head()))
+    embedding = Embedding(source.embedding(), description.embedding_multiplier)
+    return Network(embedding, ropes, blocks, Head(last, source.head(), description.logits_multiplier), parts)
+
+
+def placed(block: Block) -> dict[str, Any]:
+    """Return the modules of a layer by their places, as `layer_parts` names them."""
+    attention, mlp = block.attention, block.mlp
+    return {
+        "qkv": attention.qkv, "out": attention.out, "gate_up": mlp.gate_up, "down": mlp.down,
+        "attention_norm": block.attention_norm, "mlp_norm": block.mlp_norm,
+        "attention_post_norm": block.attention_post_norm, "mlp_post_norm": block.mlp_post_norm,
+        "attention_sub_norm": attention.sub_norm, "mlp_sub_norm": mlp.sub_norm,
+        "q_norm": attention.q_norm, "k_norm": attention.k_norm,
+    }  # fmt: skip
+
+
+class _Builder(NamedTuple):
+    """Makes the modules of one layer from its weights."""
+
+    source: Source
+    config: Config
+    prefix: str
+    parts: LayerParts
+
+    def block(self, layer: Layer, ropes: tuple[RoPE, ...]) -> Block:
+        """Return the layer."""
+        mixer, mlp = layer.mixer, layer.mlp
+        assert isinstance(mixer, d.Attention)
+        assert isinstance(mlp, d.Dense)
+        rope = None if mixer.rope is None else self.config.description.ropes.index(mixer.rope)
+        attention = Attention(
+            self.linear("qkv"), self._one("out"), None if rope is None else ropes[rope], heads=mixer.heads,
+            kv_heads=mixer.kv_heads, sub_norm=self.norm("attention_sub_norm"), head_dim=mixer.head_dim,
+            q_norm=self.norm("q_norm"), k_norm=self.norm("k_norm"), gate=mixer.gate, window=mixer.window, scale=mixer.scale,
+        )  # fmt: skip
+        dense = MLP(self.linear("gate_up"), self._one("down"), mlp.activation, self.norm("mlp_sub_norm"), mlp.clamp)
+        norms = {place: self.norm(place) for place in self.parts.vectors if place in Block._fields}
+        residual = self.config.description.residual_multiplier
+        return Block(attention=attention, mlp=dense, residual=residual, rope=rope, **norms)  # type: ignore[arg-type]
+
+    def norm(self, place: str) -> RMSNorm | None:
+        """Return a norm of the layer; None where it has none there."""
+        vector = self.parts.vectors.get(place)
+        if vector is None:
+            return None
+        return RMSNorm(self.source.vector(f"{self.prefix}.{vector.name}.weight", vector.size), self.config.eps)
+
+    def linear(self, place: str) -> QuantLinear | Parallel:
+        """Return the product of the layer at a place, or several of one input."""
+        products = [self._product(product) for product in self.parts.products[place]]
+        return products[0] if len(products) == 1 else Parallel(*products)
+
+    def _one(self, place: str) -> QuantLinear:
+        (product,) = self.parts.products[place]
+        return self._product(product)
+
+    def _product(self, p: Product) -> QuantLinear:
+        norm = None if p.norm is None else self.source.vector(f"{self.prefix}.{p.norm}.weight", p.columns)
+        parts = tuple(part._replace(name=f"{self.prefix}.{part.name}.weight") for part in p.parts)
+        return self.source.linear(f"{self.prefix}.{p.name}", parts, p.rows, p.columns, norm)
 
 
 def from_entries(
     entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False
 ) -> Source:
     """Weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file."""
-    used = set(_names(config))
-    unknown = sorted(n for n in set(entries) - used - {"rope_freqs"} if not n.endswith("rotary_emb.inv_freq"))
+    used, skipped = {name for name, _ in shapes_in_files(config)}, FAMILIES[config.family].skips
+    unknown = sorted(
+        n
+        for n in set(entries) - used - ROPE_TENSORS
+        if not n.endswith("rotary_emb.inv_freq") and not n.startswith(skipped)
+    )
     if unknown:
         listed = ", ".join(visible(n) for n in unknown[:4])
         raise fault(
@@ -123,12 +184,13 @@ def from_entries(
             raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
         return found
 
-    def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> BitLinear:
-        found = [entry(n, (*_part_rows(n, config), columns)) for n in names]
-        made = BitLinear(join([e.ternary() for e in found], storage))
-        for e in found:
+    def linear(name: str, parts: tuple[Part, ...], rows: int, columns: int, norm: Tensor | None) -> BitLinear:
+        stored = [entry(part.name, (part.rows, columns)) for part in parts]
+        ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, parts, strict=True)]
+        layer = BitLinear(join(ternary, storage), norm=norm, eps=config.eps)
+        for e in stored:
             forget(e.raw())
-        return made
+        return layer
 
     @cache  # a tied head is the embedding itself, not a second one
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor:
@@ -144,36 +206,18 @@ def from_entries(
         return make_head(table(name, dt.f32) if exact else table(name), head)
 
     def vector(name: str, size: int) -> Tensor:
-        return asarray(entry(name, (size,)).float32(), device="cpu")
+        stored = entry(name, (size,))
+        numbers = stored.float32()
+        return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
 
     return Source(linear, vector, lambda: table("model.embed_tokens.weight"), out)
 
 
-def _names(config: Config) -> Iterator[str]:
-    yield from ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
-    inside = [
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.o_proj",
-        "mlp.gate_proj",
-        "mlp.up_proj",
-    ]
-    inside += ["mlp.down_proj", "input_layernorm", "post_attention_layernorm"]
-    inside += ["self_attn.attn_sub_norm", "mlp.ffn_sub_norm"] if config.sub_norms else []
-    yield from (f"model.layers.{i}.{name}.weight" for i in range(config.layers) for name in inside)
-
-
-def _part_rows(name: str, config: Config) -> tuple[int]:
-    part = name.split(".")[-2]
-    rows = {
-        "q_proj": config.heads * config.head_dim,
-        "gate_proj": config.intermediate_size,
-        "up_proj": config.intermediate_size,
-    }
-    return (
-        rows.get(part, config.hidden_size if part in ("o_proj", "down_proj") else config.kv_heads * config.head_dim),
-    )
+def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
+    """Return some of the rows of a matrix; all for None."""
+    if order is None:
+        return t
+    return Ternary(t.codes[order], (len(order), t.shape[1]), t.scale[order] if t.scale.ndim else t.scale, t.group)
 
 
 def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:

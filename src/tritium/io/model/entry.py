@@ -42,15 +42,15 @@ class Entry:
     scale: Callable[[], Array] | None = field(default=None, repr=False)  # as stored, not interpreted
     decode: Callable[[], Ternary] | None = field(default=None, repr=False)
     numbers: Callable[[], Array] | None = field(default=None, repr=False)
-    some: Callable[[slice], Array] | None = field(
-        default=None, repr=False
-    )  # numbers of a few rows, without reading the others
+    some: Callable[[slice], Array] | None = field(default=None, repr=False)  # numbers of a few rows alone
     heads: int = 0  # of Q and K whose rows the file stores in pairs, for interleaved RoPE
+    arch: names.Arch | None = field(default=None, repr=False)  # whose names its name is one of
+    shift: float = 0.0  # of a norm: what is added to its weight before it multiplies
 
     @property
     def common(self) -> str:
         """Return the name by which it is compared with other files."""
-        return names.common(self.name)
+        return names.common(self.name, self.arch)
 
     @property
     def where(self) -> str:
@@ -173,11 +173,13 @@ class ModelFile:
         return result
 
 
-def role_of(name: str, shape: tuple[int, ...], stored: str, masters: bool) -> str:
+def role_of(
+    name: str, shape: tuple[int, ...], stored: str, masters: bool, arch: names.Arch | None = None
+) -> str:  # fmt: skip
     """Return the role of plain or dequantised numbers: a projection's are masters if `masters` is set; unknown matrices of
     floats may be ternary."""
     if len(shape) != 2 or (stored not in FLOATS and stored not in READABLE):
         return "plain"
-    if names.is_linear(name):
+    if names.is_linear(name, arch):
         return "master" if masters else "maybe"
-    return "plain" if names.known(name) or stored in READABLE else "maybe"
+    return "plain" if names.known(name, arch) or stored in READABLE else "maybe"

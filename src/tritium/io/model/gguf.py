@@ -72,10 +72,10 @@ def _entry(
             n, k = as_matrix(shape)
             row = t.nbytes // n
             readers["some"] = lambda r: dequantize(kind, raw()[r.start * row : r.stop * row], (r.stop - r.start, k))
-    role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters)
+    role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters, arch)
     return Entry(
         name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
-        why=t.why, raw=raw, heads=_heads(file, t, arch), **readers,
+        why=t.why, raw=raw, heads=_heads(file, t, arch), arch=arch, **readers,
     )  # fmt: skip
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from tritium.errors import FormatError
 from tritium.escape import visible
+from tritium.families.common import check_quantization
 from tritium.io import codecs, safetensors
 from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
-from tritium.io.model.supported import check_quantization, transform_in_config
+from tritium.io.model.supported import transform_in_config
 from tritium.io.reader import contained, fault, map_file
 from tritium.io.ternary import Array, Ternary, as_matrix
 
@@ -76,7 +77,7 @@ def read(
         _config_in(metadata) or config
     )  # a single file written here carries its own; a config.json beside it may be another model's
     inverted, masters, beliefs = _meaning(config, variant)
-    tensors = _Tensors(files, owner, config, inverted, masters or ternarise)
+    tensors = _Tensors(files, owner, config, inverted, masters or ternarise, names.arch_of(config))
     entries = {name: tensors.entry(name) for name in owner if not tensors.is_part(name)}
     if not any(e.stored == "HF packed" for e in entries.values()):
         beliefs = [b for b in beliefs if "weight_scale" not in b]
@@ -148,6 +149,7 @@ class _Tensors:
     config: dict[str, Any]
     inverted: bool | None
     masters: bool
+    arch: names.Arch | None
 
     def array(self, name: str) -> Array:
         return self.files[self.owner[name]].array(name)
@@ -174,12 +176,13 @@ class _Tensors:
             elif t.dtype == "U32" and f"{stem}scales" in self.owner and f"{stem}biases" in self.owner:
                 build = self._affine
         fields = {"nbytes": t.nbytes} | build(stem, t)
+        fields |= {"arch": self.arch, "shift": names.norm_shift(name, self.arch)}
         return Entry(name=name, offset=t.offset, file=self.owner[name], raw=lambda: file.data(name), **fields)
 
     def _plain(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
         excluded = _quantization(self.config).get("modules_to_not_convert")
         skipped = isinstance(excluded, list) and any(isinstance(m, str) and m in t.name for m in excluded)
-        role = "plain" if skipped else role_of(t.name, t.shape, t.dtype, self.masters)
+        role = "plain" if skipped else role_of(t.name, t.shape, t.dtype, self.masters, self.arch)
         return {"shape": t.shape, "stored": t.dtype, "numbers": lambda: self.array(t.name), "role": role}
 
     def _packed(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
