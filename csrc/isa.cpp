@@ -50,6 +50,7 @@
   use(ternary)                    \
   use(quantize)                   \
   use(dequantize)                 \
+  use(take_rows)                  \
   use(sort)                       \
   use(complex)                    \
   use(power)                      \

@@ -1092,6 +1092,30 @@ def dequantize(w: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0
     return Decision((w, ready, _zero_spec(zero, ready, "dequantize")), Spec(w.shape, dtype))
 
 
+def _gathered(out: Spec, w: Spec, scale: Spec, indices: Spec, **attrs: Any) -> tuple[int, int]:
+    """Of a table, the rows that are named."""
+    rows = builtins.min(indices.size, w.shape[0])
+    read = (w.nbytes + (scale.nbytes if scale.ndim else 0)) * rows // builtins.max(w.shape[0], 1)
+    return read + indices.nbytes, out.nbytes
+
+
+@op(MOVE, common=(), packed=True, flops=lambda out, *ins, **attrs: out.size, moved=_gathered, settle=_settle_group, samples=[
+    sample(Spec((7, 40), dt.tern2), SCALE(), Draw(I64(4), -7, 7)),
+    sample(Spec((7, 33), dt.tern5), SCALE(7), Draw(Spec((2, 3), i32), 0, 7)),
+    sample(Spec((5, 200), dt.i4), SCALE(5, 4), Draw(I64(), 0, 5), group=64),
+    sample(I8(5, 9), SCALE(5, 2), Draw(I64(3), 0, 5), group=5),
+    *(sample(Spec((90, 130), t), SCALE(90, 2), Draw(Spec((6,), i32), -90, 90), group=128) for t in TILED),
+    sample(Spec((90, 130), dt.tern2), Draw(Spec((90,), f16), 0.5, 2), Draw(I64(5), 0, 90)),
+    sample(Spec((4, 8), dt.tern2), SCALE(), Draw(I64(0), 0, 4)), sample(Spec((4, 0), dt.tern2), SCALE(4), Draw(I64(2), 0, 4))])  # fmt: skip
+def take_rows(w: Spec, scale: Spec, indices: Spec, /, group: int = 0) -> Any:
+    """Rows of a matrix of integer weights as f32: w[indices] * scale; negatives count from the end. The matrix stays packed."""
+    _is_weight(w, "take_rows")
+    _index_spec(indices, "take_rows")
+    ready = Spec(_scale_spec(w, scale, group, "take_rows").shape, f16 if scale.dtype is f16 else f32)
+    ids = Spec(indices.shape, i32 if indices.dtype is i32 else i64)
+    return Decision((w, ready, ids), Spec((*indices.shape, w.shape[1]), f32))
+
+
 def _weight_rule(x: Spec, axis: int | None, group: int, what: str) -> Shape:
     """The shape of the scales of a float matrix: per tensor, per row (axis=0) or per group of columns."""
     if x.ndim != 2:

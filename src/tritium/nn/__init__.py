@@ -1,9 +1,10 @@
-"""Layers of neural networks: `linear` (products with quantised weights), `rope` (positions), `transformer` (its modules) and `mixers`
-(those of hybrid and sparse ones).
+"""Layers of neural networks: `linear` (products with quantised weights), `embedding`, `rope` (positions), `transformer` (its modules)
+and `mixers` (those of hybrid and sparse ones).
 
 Knows nothing of models or files.
 """
 
+from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, as_bytes, unpacked
 from tritium.nn.mixers import DeltaState, Experts, GatedDeltaNet, MoE, Router, Routing, gated, project
 from tritium.nn.rope import RoPE
@@ -11,5 +12,5 @@ from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, KVCac
 
 __all__ = [
     "MLP", "Attention", "BitLinear", "Block", "DeltaState", "Embedding", "Experts", "GatedDeltaNet", "Head", "KVCache", "MoE",
-    "Parallel", "QuantLinear", "RMSNorm", "RoPE", "Router", "Routing", "as_bytes", "gated", "project", "unpacked",
+    "Parallel", "QuantEmbedding", "QuantLinear", "RMSNorm", "RoPE", "Router", "Routing", "as_bytes", "gated", "project", "unpacked",
 ]  # fmt: skip
