@@ -17,7 +17,7 @@ import numpy as np
 import tiny
 from models import AUTO, largest, simple, steps
 from tritium.families.config import Config
-from tritium.io import Ternary, codecs
+from tritium.io import Ternary, codecs, gguf
 from tritium.io.model import names
 from tritium.models.parts import shapes_in_files
 
@@ -104,6 +104,64 @@ def write_folder(path: Path, w: Weights) -> Path:
     (path / "config.json").write_text(json.dumps(config | {"quantization_config": AUTO}))
     tiny.save(path / "model.safetensors", tensors, {"format": "pt"})
     return path
+
+
+def write_gguf(path: Path, w: Weights, **more: bytes) -> Path:
+    """Write a GGUF file as llama.cpp's converters do: their names, their order of rows and heads, norms with what they leave out."""
+    arch = names.arch_of(w.config)
+    assert arch is not None
+    config = {k: v for k, v in w.config.items() if k != "rope_scaling" or v["rope_type"] != "longrope"}
+    keys = {"general.architecture": gguf.string(arch.gguf)} | names.config_to_gguf(config, arch) | more
+    tensors: dict[str, Array] = {}
+    if config != w.config:
+        scaling = w.config["rope_scaling"]
+        keys |= {
+            f"{arch.gguf}.rope.scaling.type": gguf.string("longrope"),
+            f"{arch.gguf}.rope.scaling.original_context_length": gguf.number("u32", scaling["original_max_position_embeddings"]),
+        }  # fmt: skip
+        tensors |= {f"rope_factors_{k}.weight": np.float32(scaling[f"{k}_factor"]) for k in ("long", "short")}
+    if arch.gguf == "qwen35":
+        inner = w.config["linear_num_value_heads"] * w.config["linear_value_head_dim"]
+        keys["qwen35.ssm.inner_size"] = gguf.number("u32", inner)
+    dense = {name: t.astype(np.float32) * scale for name, (t, scale) in w.ternary.items()}
+    for name, values in (w.plain | dense).items():
+        if ".mlp.experts." in name:
+            stem, _, rest = name.partition(".mlp.experts.")
+            stacked = f"{stem}.mlp.experts.{rest.partition('.')[2]}"
+            if rest.startswith("0."):
+                each = [dense[f"{stem}.mlp.experts.{e}.{rest[2:]}"] for e in range(w.config["num_experts"])]
+                tensors[str(names.to_gguf(stacked, arch))] = np.stack(each)
+            continue
+        tensors[str(names.to_gguf(name, arch))] = _as_gguf(name, values, w.config, arch)
+    with path.open("wb") as file:
+        gguf.write(file, keys, [tiny.piece(n, np.float32(a)) for n, a in tensors.items()])
+    return path
+
+
+def _as_gguf(name: str, values: Array, c: dict[str, Any], arch: names.Arch) -> Array:
+    """Return the numbers of a tensor as GGUF has them."""
+    if arch.interleaved and name.endswith(("q_proj.weight", "k_proj.weight")):
+        heads = c["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+        return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+    if name.endswith("norm.weight") and c["model_type"].startswith(("gemma3", "qwen3_5")):
+        return values + np.float32("linear_attn" not in name and not c.get("projection_norms"))
+    if "linear_attn." not in name:
+        return values
+    keys, heads = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    first = 2 * keys * c["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0
+
+    def tiled(a: Array, size: int) -> Array:
+        rows = a.reshape(keys, heads // keys, size, *a.shape[1:]).swapaxes(0, 1)
+        return rows.reshape(a.shape)
+
+    if name.endswith("A_log"):
+        return tiled(-np.exp(values), 1)
+    if name.endswith(("dt_bias", "in_proj_a.weight", "in_proj_b.weight")):
+        return tiled(values, 1)
+    if "out_proj" in name:
+        return tiled(values.T, c["linear_value_head_dim"]).T
+    values = values[:, 0] if "conv1d" in name else values
+    return np.concatenate([values[:first], tiled(values[first:], c["linear_value_head_dim"])])
 
 
 # ---- the decoder in NumPy

@@ -10,6 +10,7 @@ from tritium.families.common import QK_NORMS
 from tritium.families.description import Attention, DeltaNet, Dense, Description, Layer, Rope
 from tritium.families.family import Arch, Config, Family, Parameters, Value
 from tritium.families.fields import MOST_LAYERS, every, read_count, read_flag, read_layer_types, read_real, refused
+from tritium.families.hadamard import FIELDS as HADAMARD, read_hadamard
 
 LINEAR, FULL = "linear_attention", "full_attention"
 PERIOD = 4  # each fourth layer is attention
@@ -54,7 +55,7 @@ def describe(p: Parameters) -> Description:
     extra = own.get("mtp_num_hidden_layers") or 0
     if isinstance(extra, bool) or not isinstance(extra, int) or not 0 <= extra <= MOST_LAYERS:
         raise refused("mtp_num_hidden_layers", extra, "a number of layers")
-    return Description(layers, extra_layers=extra, norm_offset=1.0, trained_int8=False)
+    return Description(layers, extra_layers=extra, norm_offset=1.0, hadamard=read_hadamard(own), trained_int8=False)
 
 
 def read_keys(value: Value, config: Config) -> dict[str, Any]:
@@ -82,7 +83,7 @@ QWEN3_5 = Family(
     archs=(Arch("qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", "silu"),),
     describe=describe,
     absent={"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "head_dim": 256, "partial_rotary_factor": 0.25},
-    reads=frozenset((
+    reads=HADAMARD | frozenset((
         "layer_types", "full_attention_interval", "partial_rotary_factor", "linear_num_key_heads", "linear_num_value_heads",
         "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_heads_tiled",
         "mtp_num_hidden_layers",

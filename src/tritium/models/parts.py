@@ -13,6 +13,7 @@ import numpy as np
 
 from tritium.families.config import Config
 from tritium.families.description import Attention, DeltaNet, Dense, Description, Experts, Layer
+from tritium.families.hadamard import Hadamard
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
 
@@ -79,7 +80,7 @@ def layer_parts(layer: Layer, description: Description, hidden_size: int) -> Lay
     if isinstance(layer.mixer, Attention):
         _attention(layer.mixer, hidden_size, parts, description.projection_norms)
     else:
-        _delta_net(layer.mixer, hidden_size, parts)
+        _delta_net(layer.mixer, hidden_size, parts, description.hadamard)
     if isinstance(layer.mlp, Dense):
         _dense(layer.mlp, hidden_size, parts, description.projection_norms)
     else:
@@ -103,14 +104,15 @@ def _attention(a: Attention, hidden_size: int, parts: LayerParts, norms: bool) -
         parts.plain["k_norm"] = Plain("self_attn.k_norm", (a.head_dim,))
 
 
-def _delta_net(d: DeltaNet, hidden_size: int, parts: LayerParts) -> None:
+def _delta_net(d: DeltaNet, hidden_size: int, parts: LayerParts, hadamard: Hadamard | None) -> None:
     keys, values = d.key_heads * d.key_dim, d.value_heads * d.value_dim
     heads, rows = _grouped(d, 1), _grouped(d, d.value_dim)
     channels = None if rows is None else np.concatenate([np.arange(2 * keys), 2 * keys + rows])
     name = "linear_attn"
     parts.add("qkv", Product(f"{name}.qkv", (Part(f"{name}.in_proj_qkv", 2 * keys + values, channels),), hidden_size))
     parts.add("z", Product(f"{name}.z", (Part(f"{name}.in_proj_z", values, rows),), hidden_size))
-    parts.add("out", Product(f"{name}.o", (Part(f"{name}.out_proj", hidden_size),), values, order=rows))
+    columns = None if hadamard is not None and hadamard.grouped else rows
+    parts.add("out", Product(f"{name}.o", (Part(f"{name}.out_proj", hidden_size),), values, order=columns))
     parts.plain.update({
         "b": Plain(f"{name}.in_proj_b", (d.value_heads, hidden_size), order=heads),
         "a": Plain(f"{name}.in_proj_a", (d.value_heads, hidden_size), order=heads),

@@ -20,6 +20,7 @@ from tritium.escape import visible
 from tritium.families import FAMILIES, description as d
 from tritium.families.config import Config
 from tritium.families.description import Layer
+from tritium.families.hadamard import Hadamard
 from tritium.families.rope import for_context
 from tritium.functions import asarray
 from tritium.interop import from_numpy
@@ -28,10 +29,21 @@ from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
 from tritium.io.ternary import pack, rows_at_a_time, unpack
-from tritium.models.parts import NORM, LayerParts, Part, Plain, Product, layer_parts, of_expert, shapes_in_files
+from tritium.models.parts import (
+    HEAD,
+    NORM,
+    LayerParts,
+    Part,
+    Plain,
+    Product,
+    layer_parts,
+    of_expert,
+    shapes_in_files,
+)
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
 from tritium.nn.mixers import Experts, GatedDeltaNet, MoE, Router
 from tritium.nn.rope import RoPE
+from tritium.nn.rotation import RotatedEmbedding, RotatedLinear, Rotation
 from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, Parallel, RMSNorm
 from tritium.op import Spec
 from tritium.tensor import Tensor
@@ -46,7 +58,7 @@ FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 class Network(NamedTuple):
     """All parts of a decoder."""
 
-    embedding: Embedding
+    embedding: Embedding | RotatedEmbedding
     ropes: tuple[RoPE, ...]  # the different position embeddings of its layers
     blocks: tuple[Block, ...]
     head: Head
@@ -67,7 +79,7 @@ class Network(NamedTuple):
             return self
         embedding = self.embedding.to(device)
         tied = self.head.weight is self.embedding.weight
-        table = embedding.weight if tied else self.head.weight.to(device)
+        table: Tensor | QuantLinear = embedding.weight if tied else self.head.weight.to(device)
         head = Head(self.head.norm.to(device), table, self.head.multiplier)
         ropes = tuple(rope.to(device) for rope in self.ropes)
         return Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
@@ -103,8 +115,52 @@ def assemble(config: Config, source: Source, context: int | None = None) -> Netw
     with ThreadPoolExecutor(get_num_threads()) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
     last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
-    embedding = Embedding(source.embedding(), description.embedding_multiplier)
-    return Network(embedding, ropes, blocks, Head(last, source.head(), description.logits_multiplier), parts)
+    plain = Embedding(source.embedding(), description.embedding_multiplier)
+    embedding, table = _rotated_tables(config, plain, source.head())
+    return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
+
+
+def _rotated_tables(
+    config: Config, embedding: Embedding, table: Tensor | QuantLinear
+) -> tuple[Embedding | RotatedEmbedding, Tensor | QuantLinear]:
+    """Return the embedding and the head of a model with folded weights, each rotated where its table is folded."""
+    hadamard = config.description.hadamard
+    if hadamard is None:
+        return embedding, table
+    tied = table is embedding.weight
+    folded = (
+        hadamard.inverse if tied else f"{HEAD}.weight" in hadamard.names
+    )  # a tied head has the rows that the table stands for
+    rotation = _rotation(hadamard, config.hidden_size)
+    looked_up = RotatedEmbedding(embedding, rotation) if hadamard.inverse else embedding
+    return looked_up, rotated(table, rotation) if folded else table
+
+
+def rotation_of(config: Config, names: list[str], width: int) -> Rotation | None:
+    """Return the rotation of an input of weights of these names; None where they are not folded."""
+    hadamard = config.description.hadamard
+    if hadamard is None or not any(name in hadamard.names for name in names):
+        return None
+    if not all(name in hadamard.names for name in names):
+        raise fault(
+            "the model", f"a rotation of some of {', '.join(map(visible, names))}", "of all of one input or of none"
+        )
+    return _rotation(hadamard, width)
+
+
+def _rotation(hadamard: Hadamard, width: int) -> Rotation:
+    if width % hadamard.block:
+        raise fault("the model", f"a rotation in blocks of {hadamard.block}", f"blocks that divide {width} columns")
+    signs = hadamard.signs_of(width)
+    numbers = None if signs is None else asarray(np.array(signs, np.float32), device="cpu")
+    return Rotation(block=hadamard.block, signs=numbers)
+
+
+def rotated(layer: Tensor | QuantLinear, rotation: Rotation) -> RotatedLinear:
+    """Return a layer that rotates its input; raise where its weights are not ternary."""
+    if not isinstance(layer, BitLinear):
+        raise fault("the model", "folded weights that are not ternary", "ternary ones", "It is not supported.")
+    return RotatedLinear.from_layer(layer, rotation)
 
 
 def placed(block: Block) -> dict[str, Any]:
@@ -154,6 +210,10 @@ class _Builder(NamedTuple):
         """Return the gated delta net of the layer."""
         norm = self.norm("norm")
         assert norm is not None
+        if rotation_of(self.config, [f"{self.prefix}.linear_attn.in_proj_{k}.weight" for k in "ab"], n.value_dim):
+            raise fault(
+                "the model", "a rotation of the small projections of delta nets", "none", "It is not supported."
+            )
         plain = {place: self.plain(place) for place in ("b", "a", "conv", "a_log", "dt_bias")}
         conv = plain.pop("conv").reshape(-1, n.kernel)
         qkv, z, out = (self._one(place) for place in ("qkv", "z", "out"))
@@ -192,6 +252,11 @@ class _Builder(NamedTuple):
         return self._product(product)
 
     def _product(self, p: Product) -> QuantLinear:
+        rotation = rotation_of(self.config, [f"{self.prefix}.{part.name}.weight" for part in p.parts], p.columns)
+        layer = self._plain_product(p)
+        return layer if rotation is None else rotated(layer, rotation)
+
+    def _plain_product(self, p: Product) -> QuantLinear:
         norm = None if p.norm is None else self.source.plain(Plain(f"{self.prefix}.{p.norm}", (p.columns,)))
         assert norm is None or isinstance(norm, Tensor)
         return self.source.linear(self._named(p), norm)
