@@ -16,7 +16,7 @@ from tritium import ops
 from tritium.backends.reference import kernels as reference
 from tritium.buffer import native
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
-from tritium.op import Op
+from tritium.op import Op, outputs
 
 ISAS = native.isas() if native is not None else []
 every_isa = pytest.mark.parametrize("isa", ISAS or [pytest.param("", marks=pytest.mark.skip(reason="a pure build"))])
@@ -43,7 +43,7 @@ def by_kernel(op: Op, isa: str, *xs: Any, **attrs: Any) -> list[Any]:
     ts = [x if x is None or isinstance(x, tt.Tensor) else tt.tensor(x) for x in xs]
     specs = tuple(None if t is None else t.spec for t in ts)
     out = op.decide(specs, op.complete(attrs)).out
-    outs = [tt.ones(s.shape, dtype=s.dtype) for s in (out if isinstance(out, tuple) else (out,))]
+    outs = [tt.ones(s.shape, dtype=s.dtype) for s in outputs(out)]
     kernels = native.kernels(op.name, isa)
     fits = next(k for k in kernels if specs[max(k.decides, 0)].dtype.code in k.dtypes)  # type: ignore[union-attr]
     fits(*ts, out=tuple(outs) if len(outs) > 1 else outs[0], **op.complete(attrs))
@@ -53,7 +53,7 @@ def by_kernel(op: Op, isa: str, *xs: Any, **attrs: Any) -> list[Any]:
 def by_reference(op: Op, *xs: Any, **attrs: Any) -> list[Any]:
     specs = tuple(None if x is None else tt.Spec(x.shape, tt.tensor(x).dtype) for x in xs)
     out = op.decide(specs, op.complete(attrs)).out
-    outs = tuple(np.empty(s.shape, s.dtype.numpy) for s in (out if isinstance(out, tuple) else (out,)))
+    outs = tuple(np.empty(s.shape, s.dtype.numpy) for s in outputs(out))
     reference.KERNELS[op](*xs, out=outs if len(outs) > 1 else outs[0], **op.complete(attrs))
     return list(outs)
 

@@ -36,7 +36,7 @@ def operands(tokens: int, heads: tuple[int, int], sizes: tuple[int, int]) -> lis
 
 
 def run(state: Any, xs: list[Any], places: Any) -> tuple[Any, Any]:
-    now = there(state)
+    now = there(state.copy())
     y = kernels().delta_rule(now, *map(there, xs), there(places))
     return now.cpu().numpy(), y.cpu().numpy()
 

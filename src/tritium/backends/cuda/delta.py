@@ -18,10 +18,9 @@ MOST_COLUMNS = 64
 
 
 @triton.jit
-def _row(base, b, t, h, strides, d, fits):
-    """Elements d of token t and head h of x [batch, tokens, heads, size]."""
-    at = base + b.to(tl.int64) * strides[0] + t.to(tl.int64) * strides[1] + h * strides[2]
-    return tl.load(at + d, mask=fits, other=0.0)
+def _line(x, b, h, strides):
+    """Where head h of the first token of sequence b is, in x [batch, tokens, heads, size] or [batch, tokens, heads]."""
+    return x + b.to(tl.int64) * strides[0] + h * strides[2]
 
 
 @triton.jit
@@ -38,27 +37,27 @@ def delta_kernel(
     slot, count = tl.where(inside, slot, 0), tl.where(inside, count, 0)
     lines = (slot.to(tl.int64) * heads + h) * DK + i
     at, fits = state + lines[:, None] * DV + c[None, :], (i < DK)[:, None] & (c < DV)[None, :]
-    s = tl.load(at, mask=fits & (start > 0), other=0.0)
-    for t in range(count):
-        key = _row(k, b, t, h // PER, k_strides, i, i < DK)
-        query = _row(q, b, t, h // PER, q_strides, i, i < DK)
-        value = _row(v, b, t, h, v_strides, c, c < DV)
-        fade = tl.load(
-            decay + b.to(tl.int64) * decay_strides[0] + t.to(tl.int64) * decay_strides[1] + h * decay_strides[2]
-        )
-        strength = tl.load(
-            beta + b.to(tl.int64) * beta_strides[0] + t.to(tl.int64) * beta_strides[1] + h * beta_strides[2]
-        )
-        s = s * fade
-        delta = (value - tl.sum(s * key[:, None], 0)) * strength
+    s = tl.where(start > 0, tl.load(at, mask=fits, other=0.0), 0.0)  # old numbers are nothing to a sequence that begins
+    keys, queries = _line(k, b, h // PER, k_strides) + i, _line(q, b, h // PER, q_strides) + i
+    values, fades, strengths = (
+        _line(v, b, h, v_strides) + c,
+        _line(decay, b, h, decay_strides),
+        _line(beta, b, h, beta_strides),
+    )
+    to = y + (b.to(tl.int64) * tokens * heads + h) * DV + c
+    for _ in range(count):
+        key, query = tl.load(keys, mask=i < DK, other=0.0), tl.load(queries, mask=i < DK, other=0.0)
+        s = s * tl.load(fades)
+        delta = (tl.load(values, mask=c < DV, other=0.0) - tl.sum(s * key[:, None], 0)) * tl.load(strengths)
         s += key[:, None] * delta[None, :]
-        to = y + ((b.to(tl.int64) * tokens + t) * heads + h) * DV + c
         tl.store(to, tl.sum(s * query[:, None], 0), mask=c < DV)
-    for t in range(count, tokens):
-        tl.store(
-            y + ((b.to(tl.int64) * tokens + t) * heads + h) * DV + c, tl.zeros((COLUMNS,), tl.float32), mask=c < DV
-        )
-    tl.store(at, s, mask=fits & (count > 0))
+        keys, queries, values = keys + k_strides[1], queries + q_strides[1], values + v_strides[1]
+        fades, strengths, to = fades + decay_strides[1], strengths + beta_strides[1], to + heads * DV
+    for _ in range(count, tokens):
+        tl.store(to, tl.zeros((COLUMNS,), tl.float32), mask=c < DV)
+        to += heads * DV
+    if count > 0:
+        tl.store(at, s, mask=fits)
 
 
 def _in_lines(x: torch.Tensor) -> torch.Tensor:
