@@ -15,7 +15,7 @@ import pytest
 from mixers import draw, gates
 from tritium.backends.reference import kernels as reference
 from tritium.ops import gated_delta_rule
-from triton_runs import in_both_modes, kernels_of, passes, runs
+from triton_runs import built, compiles, in_both_modes, kernels_of, passes, runs, spilled
 
 torch = pytest.importorskip("torch", reason="kernels for CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
@@ -63,6 +63,17 @@ def test_tokens_give_the_same_bits_one_by_one() -> None:
         state, row = run(state, [x[:, t : t + 1] for x in xs], np.array([(0, t, 1), (1, 2 + t, 1)], np.int32))
         np.testing.assert_array_equal(row[:, 0], y[:, t])
     np.testing.assert_array_equal(state, whole)
+
+
+@compiles
+@pytest.mark.parametrize(("size", "columns"), [(128, 32), (64, 64), (256, 16)])
+def test_the_kernel_is_built_without_spilling(size: int, columns: int) -> None:
+    pointers = dict.fromkeys(("state", "q", "k", "v", "decay", "beta", "y"), "*fp32") | {"places": "*i32"}
+    strides = dict.fromkeys(
+        ("q_strides", "k_strides", "v_strides", "decay_strides", "beta_strides"), ("i32", "i32", "i32")
+    )
+    fixed = {"DK": size, "DV": 128, "PER": 3, "ROWS": size, "COLUMNS": columns, "EARLY": True}
+    assert spilled(built(kernels().delta_kernel, pointers | strides, fixed, 90, num_warps=4)) == 0
 
 
 @runs

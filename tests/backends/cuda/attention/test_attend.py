@@ -217,6 +217,31 @@ def test_new_tokens_in_one_launch_have_the_bits_of_three(
 
 
 @compiles
+@pytest.mark.parametrize("window", [0, 512])
+@pytest.mark.parametrize("parts", [1, 32])
+def test_the_kernels_for_several_tokens_are_built(window: int, parts: int) -> None:
+    """The interpreter lets a name change its type, which a compiler does not."""
+    module = kernels()
+    common = {"SIZE": 64, "WIDE": 32, "PER": 4, "ROWS": 16, "KEYS": 32, "PARTS": parts, "PLACED": True, "WINDOW": window,
+              "EARLY": True}  # fmt: skip
+    strides = module.Strides(*["i32"] * 3)
+    kinds = {"places": "*i32", "out": "*fp32", "sums": module.PartSums(*["*fp64"] * 3), "o_strides": strides}
+    built(module.join_kernel, kinds, common, 90, num_warps=4)
+    own = {"USED": 16, "TOGETHER": 1, "LAST": True, "SINGLE": False, "BRAIN": False, "FACTOR": 0.25, "ASM": True}
+    lines = module.CacheStrides(*["i32"] * 3)
+    kinds |= {
+        "q": "*fp32",
+        "k": "*i32",
+        "v": "*i32",
+        "counts": "*i32",
+        "q_strides": strides,
+        "k_strides": lines,
+        "v_strides": lines,
+    }
+    built(module.attend_kernel, kinds, common | own, 90, num_warps=4)
+
+
+@compiles
 @pytest.mark.parametrize(("parts", "batch"), [(1, 1), (16, 1), (32, 1), (1, 64), (4, 16)])
 @pytest.mark.parametrize(("fresh", "settled"), [(False, False), (True, False), (True, True)])
 def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool, settled: bool) -> None:
