@@ -15,6 +15,7 @@ enum class Faulty : std::uint8_t {
   element,  // values: how many axes (up to 5), the place along each; in the last, 1, -1 (infinities) or 0 (NaN)
   scale,  // values: which row's and group's it is, and the bits of the f32 number that is not finite and above 0
   power,  // an integer is to be raised to a negative power
+  state,  // values: the sequence, its slot, start and count; the slots and the tokens there are; who else has the slot, or -1
   zero,  // values: which row's and group's it is, the zero point, and the smallest and the largest that are possible
 };
 

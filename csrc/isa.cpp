@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "experts.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -42,10 +44,13 @@
   use(linear)                     \
   use(cache)                      \
   use(attention)                  \
+  use(recurrent)                  \
+  use(hadamard)                   \
   use(integer)                    \
   use(ternary)                    \
   use(quantize)                   \
   use(dequantize)                 \
+  use(take_rows)                  \
   use(sort)                       \
   use(complex)                    \
   use(power)                      \
@@ -110,6 +115,15 @@ struct Kernels {
   }
 };
 
+// What has a product for one matrix has it for those of experts.
+void append_experts(std::vector<Entry>& entries, Isa isa, Tiled tiled) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (std::strcmp(entries[i].name, "quantized_matmul") != 0) continue;
+    entries.push_back(experts_entry(entries[i], isa, tiled));
+    return;
+  }
+}
+
 std::vector<Entry> collect(Isa isa) {
   std::vector<Entry> entries;
   switch (isa) {
@@ -121,6 +135,7 @@ std::vector<Entry> collect(Isa isa) {
 #endif
     default: portable::collect(entries);
   }
+  append_experts(entries, isa, Tiled::no);
   return entries;
 }
 
@@ -142,6 +157,7 @@ std::vector<Entry> collect_tiled(Isa isa) {
 #endif
     default: break;
   }
+  append_experts(entries, isa, Tiled::yes);
   return entries;
 }
 

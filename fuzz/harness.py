@@ -25,6 +25,7 @@ import numpy as np
 from tritium import io
 from tritium.errors import FormatError
 from tritium.io import codecs, gguf, safetensors
+from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model import names, opening as model, tokenizer
 
 LIMIT_S = 1.0
@@ -142,6 +143,15 @@ def read_floats(data: bytes) -> None:
     again = codecs.floats.encode(t) if t.shape[0] * t.shape[1] else None
     check(t)
     assert again is None or np.isfinite(again).all()
+
+
+def read_dequantize(data: bytes) -> None:
+    """After the shape: one byte for the type, and its blocks."""
+    shape, body = split(data)
+    kind = READABLE[(body[0] if len(body) else 0) % len(READABLE)]
+    values = dequantize(kind, body[1:], shape)
+    assert values.shape == shape
+    assert values.dtype == np.float32
 
 
 # ---- whole models, from files in a folder of their own
@@ -268,10 +278,11 @@ def read_tokenizer(data: bytes) -> None:
 READERS: dict[str, Callable[[bytes], None]] = {
     "gguf": read_gguf,
     "safetensors": read_safetensors,
-    **{name: read_codec(name) for name in ("i2_s", "i2_s_arm64", "tq2_0", "tq1_0", "q2_0", "pq2_0")},
+    **{name: read_codec(name) for name in ("i2_s", "i2_s_arm64", "tq2_0", "tq1_0", "q2_0", "pq2_0", "ptq1_0")},
     "hf": read_hf,
     "mlx": read_mlx,
     "floats": read_floats,
+    "dequantize": read_dequantize,
     "gguf_model": read_gguf_model,
     "hf_model": read_hf_model,
     "inspect": read_inspect,

@@ -327,11 +327,29 @@ def _blocks(block: int, before: bool, table: bytes = LEGAL) -> Callable[[Rng, in
     return make
 
 
-def _tq1(rng: Rng, n: int, k: int) -> bytes:
-    out = []
-    for _ in range(n * k // 256):
-        out += [rng.randbytes(48).translate(DIGITS), rng.randbytes(4).translate(DIGITS_4), b"\x00\x38"]
-    return b"".join(out)
+def _digits(block: int) -> Callable[[Rng, int, int], bytes]:
+    five, four = 3 * block // 16, block // 64
+
+    def make(rng: Rng, n: int, k: int) -> bytes:
+        out = []
+        for _ in range(n * k // block):
+            out += [rng.randbytes(five).translate(DIGITS), rng.randbytes(four).translate(DIGITS_4), b"\x00\x38"]
+        return b"".join(out)
+
+    return make
+
+
+# values and bytes of a block of each type that is dequantised, in the order of the reader
+QUANTISED = (
+    (32, 34), (32, 18), (32, 20), (32, 22), (32, 24), (256, 84), (256, 110), (256, 144), (256, 176), (256, 210), (32, 18), (256, 136),
+    (32, 17), (64, 36), (128, 18),
+)  # fmt: skip
+
+
+def _quantised(rng: Rng, n: int, k: int) -> bytes:
+    kind = int(rng.random() * len(QUANTISED))
+    block, size = QUANTISED[kind]
+    return bytes([kind]) + rng.randbytes(n * k // block * size)
 
 
 def _hf(rng: Rng, n: int, k: int) -> bytes:
@@ -372,9 +390,10 @@ def _floats(rng: Rng, n: int, k: int) -> bytes:
 
 # block of K, multiple of N, maker
 LAYOUTS: dict[str, tuple[int, int, Callable[[Rng, int, int], bytes]]] = {
-    "i2_s": (128, 1, _flat(128)), "i2_s_arm64": (64, 1, _flat(64)), "tq2_0": (256, 1, _blocks(256, False)), "tq1_0": (256, 1, _tq1),
-    "q2_0": (64, 1, _blocks(64, True)), "pq2_0": (128, 1, _blocks(128, True)), "hf": (3, 4, _hf), "mlx": (32, 1, _mlx),
-    "floats": (1, 1, _floats),
+    "i2_s": (128, 1, _flat(128)), "i2_s_arm64": (64, 1, _flat(64)), "tq2_0": (256, 1, _blocks(256, False)), "tq1_0": (256, 1, _digits(256)),
+    "q2_0": (64, 1, _blocks(64, True)), "pq2_0": (128, 1, _blocks(128, True)),
+    "ptq1_0": (128, 1, _digits(128)), "hf": (3, 4, _hf), "mlx": (32, 1, _mlx),
+    "floats": (1, 1, _floats), "dequantize": (256, 1, _quantised),
 }  # fmt: skip
 
 

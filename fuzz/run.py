@@ -30,7 +30,8 @@ from state import State, say, table
 
 HERE = Path(__file__).parent
 READERS = (
-    "gguf", "safetensors", "i2_s", "i2_s_arm64", "tq2_0", "tq1_0", "q2_0", "pq2_0", "hf", "mlx", "floats",
+    "gguf", "safetensors", "i2_s", "i2_s_arm64", "tq2_0", "tq1_0", "q2_0", "pq2_0", "ptq1_0", "hf", "mlx", "floats",
+    "dequantize",
     "gguf_model", "hf_model", "inspect", "convert", "config", "index", "tokenizer",
 )  # fmt: skip
 NOW = struct.Struct("<QQ")

@@ -187,7 +187,7 @@ def codec_seeds(name: str) -> Seeds:
     fit = {f"valid-{n}x{k}": shape(n, k) + make(rng, n, k)
            for n, k in ((rows, block), (2 * rows, block), (rows, 2 * block), (3 * rows, 3 * block), (0, block), (rows, 0))}  # fmt: skip
     three = bytearray(body)
-    three[{"q2_0": 4, "pq2_0": 4, "hf": -1, "mlx": -1}.get(name, 0)] = 0x01 if name == "tq1_0" else 0xFF
+    three[{"q2_0": 4, "pq2_0": 4, "hf": -1, "mlx": -1}.get(name, 0)] = 0x01 if name in ("tq1_0", "ptq1_0") else 0xFF
     return fit | {
         "rank-0": shape() + body,
         "rank-1": shape(block) + body,

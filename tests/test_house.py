@@ -44,6 +44,7 @@ tensor
 interop functions
 indexing eager quant memory threads testing linalg fft
 graph
+families
 compiler contract nn io
 counts batching models
 serve torch perf

@@ -414,7 +414,8 @@ void raise_scale(PyObject* kind, const Fault& fault) {
 
 void raise_fault() {
   const Fault fault = take_fault();
-  const bool bounds = fault.kind == Faulty::index || fault.kind == Faulty::place || fault.kind == Faulty::power;
+  const bool bounds = fault.kind == Faulty::index || fault.kind == Faulty::place || fault.kind == Faulty::power ||
+                      fault.kind == Faulty::state;
   PyObject* kind = error_class(bounds ? "BoundsError" : "QuantError");
   if (!kind) return;
   long long v[std::size(fault.values)];
@@ -432,6 +433,14 @@ void raise_fault() {
     PyErr_Format(kind,
                  "%s: the code of element [%lld, %lld] means no weight; the data is damaged or of another layout.",
                  fault.row, v[0], v[1]);
+  } else if (fault.kind == Faulty::state && v[6] >= 0) {
+    PyErr_Format(kind, "%s: sequences %lld and %lld are both in slot %lld; each needs a state of its own.", fault.row, v[6],
+                 v[0], v[1]);
+  } else if (fault.kind == Faulty::state) {
+    PyErr_Format(kind,
+                 "%s: sequence %lld is at (slot %lld, start %lld, count %lld), outside %lld slots and the %lld tokens given. "
+                 "Make more states, or give fewer tokens.",
+                 fault.row, v[0], v[1], v[2], v[3], v[4], v[5]);
   } else if (fault.kind == Faulty::power) {
     PyErr_Format(kind, "%s: an integer to a negative power is not an integer; cast to a float dtype first: x.to('f32').",
                  fault.row);

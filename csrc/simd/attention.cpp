@@ -115,10 +115,16 @@ void mix(const double* p, const double* fade, const char* values, int64_t step, 
   for (; d < size; d += kDeep) mix_part<T, R, 1>(p, fade, values + d * item, step, n, o + d, size);
 }
 
+// Keys of a block that a query sees, counted from its first.
+struct Seen {
+  int64_t begin, end;
+};
+
 // The scores of a query in a block become weights against the largest score so far. What was summed up before fades by
 // the factor that is returned.
-double weigh(double* s, int64_t n, double& top, double& total) {
-  for (int64_t j = n; j < kBlock; ++j) s[j] = -math::kInf64;
+double weigh(double* s, const Seen& seen, double& top, double& total) {
+  for (int64_t j = 0; j < seen.begin; ++j) s[j] = -math::kInf64;
+  for (int64_t j = seen.end; j < kBlock; ++j) s[j] = -math::kInf64;
   const double before = top;
   bool doubt;  // a NaN passed over comes back with the exponentials
   const double here = extreme_of<true, false>(s, kBlock, doubt), largest = here > before ? here : before;
@@ -170,7 +176,12 @@ struct Found {
 struct Rows : Found {
   int64_t count, size;  // a whole number of vectors
   double *q, *s;
-  int64_t* seen;  // keys that a query sees; it never falls from one to the next
+  int64_t *from, *seen;  // a query sees the keys from the one up to the other; neither falls from one query to the next
+
+  Seen sees(int64_t row, int64_t first, int64_t n) const {
+    const int64_t end = least(n, seen[row] - first), begin = least(end, from[row] - first);
+    return {begin > 0 ? begin : 0, end};
+  }
 };
 
 template <DType T, int R>
@@ -178,32 +189,41 @@ void step_rows(const Rows& a, int64_t row, const Head& h, int64_t first, int64_t
   double* const s = a.s;
   score<T, R>(a.q + row * a.size, h.k, h.k_step, a.size, least(n, a.seen[row + R - 1] - first), s);
   double fade[R];
-  int64_t sees[R];
+  Seen sees[R];
   for (int r = 0; r < R; ++r) {
-    sees[r] = least(n, a.seen[row + r] - first);
+    sees[r] = a.sees(row + r, first, n);
     fade[r] = weigh(s + r * kBlock, sees[r], a.top[row + r], a.total[row + r]);
   }
-  // What a query does not see may be anything: it is not even multiplied by 0.
-  mix<T, R>(s, fade, h.v, h.v_step, sees[0], a.o + row * a.size, a.size);
-  const double same = 1;
+  // What a query does not see may be anything: it is not even multiplied by 0. Each query adds its keys in order: those
+  // before what all of them see, then those that all see, then the others.
+  const int64_t end = sees[0].end, begin = least(sees[R - 1].begin, end);
+  const auto alone = [&](int r, int64_t from, int64_t to) {
+    mix<T, 1>(s + r * kBlock + from, &fade[r], h.v + from * h.v_step, h.v_step, to - from, a.o + (row + r) * a.size, a.size);
+    fade[r] = 1;
+  };
+  for (int r = 0; r < R; ++r) {
+    if (sees[r].begin < begin) alone(r, sees[r].begin, begin);
+  }
+  mix<T, R>(s + begin, fade, h.v + begin * h.v_step, h.v_step, end - begin, a.o + row * a.size, a.size);
   for (int r = 1; r < R; ++r) {
-    if (sees[r] == sees[0]) continue;
-    mix<T, 1>(s + r * kBlock + sees[0], &same, h.v + sees[0] * h.v_step, h.v_step, sees[r] - sees[0],
-              a.o + (row + r) * a.size, a.size);
+    fade[r] = 1;
+    const int64_t from = sees[r].begin > end ? sees[r].begin : end;
+    if (sees[r].end > from) alone(r, from, sees[r].end);
   }
 }
 
 // One block of n keys, the first of which is key `first`, for all queries that see any of it.
 template <DType T>
 void step_block(const Rows& a, const Head& h, int64_t first, int64_t n) {
-  int64_t row = 0;
-  while (row < a.count && a.seen[row] <= first) ++row;
-  for (; row + kMostRows <= a.count; row += kMostRows) step_rows<T, kMostRows>(a, row, h, first, n);
-  if (row + 2 <= a.count) {
+  int64_t row = 0, count = a.count;
+  while (row < count && a.seen[row] <= first) ++row;
+  while (count > row && a.from[count - 1] >= first + n) --count;
+  for (; row + kMostRows <= count; row += kMostRows) step_rows<T, kMostRows>(a, row, h, first, n);
+  if (row + 2 <= count) {
     step_rows<T, 2>(a, row, h, first, n);
     row += 2;
   }
-  if (row < a.count) step_rows<T, 1>(a, row, h, first, n);
+  if (row < count) step_rows<T, 1>(a, row, h, first, n);
 }
 
 // Some tokens of one sequence, with the heads of one kv head.
@@ -218,7 +238,7 @@ struct Scratch {
   double* wide;
 
   static int64_t size(int64_t rows, int64_t padded) {
-    return 3 * rows * padded + kMostRows * kBlock + 5 * whole(rows, 16) + 2 * kBlock * padded;
+    return 3 * rows * padded + kMostRows * kBlock + 6 * whole(rows, 16) + 2 * kBlock * padded;
   }
   Scratch(double* memory, int64_t count, int64_t padded) {
     const auto next = [&memory](int64_t n) {
@@ -227,6 +247,7 @@ struct Scratch {
       return here;
     };
     const int64_t few = whole(count, 16), much = count * padded;
+    rows.from = reinterpret_cast<int64_t*>(next(few));
     rows.seen = reinterpret_cast<int64_t*>(next(few));
     rows.q = next(much);
     rows.o = next(much);
@@ -243,6 +264,7 @@ struct Attention {
   int64_t batch, tokens, heads, size, shared, per;  // per: heads that share a kv head
   int64_t padded, task_tokens, task_rows, blocks;
   double scale;
+  int64_t window;
   const Place* places;
 
   Attention(const Call& call, const Place* found)
@@ -251,7 +273,7 @@ struct Attention {
         task_tokens(per < kTaskRows ? least(kTaskRows / per, tokens) : 1), task_rows(task_tokens * per),
         blocks((tokens + task_tokens - 1) / task_tokens),
         scale(call.attrs->absent & 1 ? 1 / __builtin_sqrt(static_cast<double>(size)) : call.attrs->real[0]),
-        places(found) {}
+        window(call.attrs->absent & 2 ? k.shape[2] + 1 : call.attrs->whole[1]), places(found) {}
 
   int64_t tasks() const { return batch * shared * blocks; }
   int64_t scratch() const { return Scratch::size(task_rows, padded) * static_cast<int64_t>(sizeof(double)); }
@@ -288,6 +310,7 @@ void Attention::load(const Task& t, Rows& rows) const {
     deepen(q.dtype, q.data + t.b * q.strides[0] + token * q.strides[1] + h * q.strides[2], q.strides[3], to, size, padded);
     for (int64_t d = 0; d < size; ++d) to[d] *= scale;
     rows.seen[i] = places[t.b].start + token + 1;
+    rows.from[i] = rows.seen[i] > window ? rows.seen[i] - window : 0;
   }
 }
 
@@ -300,6 +323,7 @@ void Attention::pass(const Task& t, const Rows& rows, double* wide, int64_t firs
   const char* const keys = k.data + slot * k.strides[0] + t.g * k.strides[1];
   const char* const values = v.data + slot * v.strides[0] + t.g * v.strides[1];
   rows.clear(rows.count, padded);
+  if (rows.from[0] > first) first += (rows.from[0] - first) / kBlock * kBlock;  // blocks that no query sees
   for (; first < last; first += kBlock) {
     const int64_t n = least(kBlock, last - first);
     Head here{keys + first * k.strides[2], values + first * v.strides[2], k.strides[2], v.strides[2]};
@@ -344,7 +368,7 @@ void Attention::run(int64_t i, double* space) const {
   load(t, own.rows);
   own.all.clear(t.count, padded);
   const int64_t seen = own.rows.seen[t.count - 1];
-  for (int64_t first = 0; first < seen; first += kPart) {
+  for (int64_t first = own.rows.from[0] / kPart * kPart; first < seen; first += kPart) {
     pass(t, own.rows, own.wide, first, least(first + kPart, seen));
     own.all.add(own.rows, t.count, padded);
   }
@@ -399,7 +423,7 @@ void attention(const Call& call) {
   int64_t work = 0, seen = 0;
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t end = places[b].start + places[b].count;
-    work += 2 * places[b].count * end;
+    work += 2 * places[b].count * least(end, a.window);
     if (end > seen) seen = end;
   }
   const int64_t tasks = a.tasks(), parts = (seen + kPart - 1) / kPart, each = work * a.heads * a.padded / tasks;
@@ -411,7 +435,7 @@ void attention(const Call& call) {
 }
 
 constexpr std::uint32_t kHalfOrSingle = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32);
-constexpr Entry kEntries[] = {{"attention", attention, kHalfOrSingle, "scale", 1, true}};
+constexpr Entry kEntries[] = {{"attention", attention, kHalfOrSingle, "scale,window", 1, true}};
 
 }  // namespace
 

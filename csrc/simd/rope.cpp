@@ -1,5 +1,6 @@
 // rope: pairs of elements of each head, turned by an angle.
-// Knows nothing of positions: cosines and sines are given. Some heads may be passed on as they are. Compiled without contraction: the bits are the reference's.
+// Knows nothing of positions: cosines and sines are given. Some heads, and the last elements of each, may be passed on as they
+// are. Compiled without contraction: the bits are the reference's.
 #include <cstdint>
 
 #include "../threads.h"
@@ -72,9 +73,10 @@ const float* angles(const View& v, int64_t offset, int64_t half, float* buffer) 
 void rope(const Call& call) {
   const View &x = call.in[0], &cos = call.in[1], &sin = call.in[2], &y = *call.out;
   const int last = x.ndim - 1;
-  const int64_t heads = x.shape[last - 1], size = x.shape[last], half = size / 2;
+  const int64_t heads = x.shape[last - 1], size = x.shape[last];
+  const int64_t turned_size = call.attrs->absent & 4 ? size : call.attrs->whole[2], half = turned_size / 2;  // the rest passes
   const Tokens tokens(x, cos, sin, y);
-  if (tokens.count * heads * half == 0) return;
+  if (tokens.count * heads * size == 0) return;
   const bool interleaved = call.attrs->whole[0] != 0;
   const int64_t turning = call.attrs->absent & 2 ? heads : call.attrs->whole[1];  // heads; the others pass
   const bool read = x.dtype == DType::f32 && x.strides[last] == 4, write = x.dtype == DType::f32 && y.strides[last] == 4;
@@ -93,10 +95,10 @@ void rope(const Call& call) {
         if (!read) gather(from, x.strides[last], wide, size);
         const float* const in = read ? reinterpret_cast<const float*>(from) : wide;
         float* const out = write ? reinterpret_cast<float*>(to) : turned;
-        if (h >= turning)
-          __builtin_memcpy(out, in, static_cast<std::size_t>(size) * sizeof(float));
-        else
-          interleaved ? turn_neighbours(in, c, s, out, half) : turn_halves(in, c, s, out, half);
+        const int64_t changed = h < turning ? 2 * half : 0;
+        if (changed) interleaved ? turn_neighbours(in, c, s, out, half) : turn_halves(in, c, s, out, half);
+        if (changed < size)
+          __builtin_memcpy(out + changed, in + changed, static_cast<std::size_t>(size - changed) * sizeof(float));
         if (!write) scatter(y.dtype, out, to, y.strides[last], size);
       }
     }
@@ -104,7 +106,7 @@ void rope(const Call& call) {
 }
 
 constexpr std::uint32_t kHalfOrSingle = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32);
-constexpr Entry kEntries[] = {{"rope", rope, kHalfOrSingle, "interleaved,heads", 0}};
+constexpr Entry kEntries[] = {{"rope", rope, kHalfOrSingle, "interleaved,heads,size", 0}};
 
 }  // namespace
 

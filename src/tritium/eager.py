@@ -62,8 +62,7 @@ class Eager:
         """Run with the result in the caller's memory."""
         check_count(op, decision.out, out)
         if isinstance(out, tuple):
-            results = self.emit(op, ready, attrs, None, None)
-            return tuple(store(r, o, op) for r, o in zip(results, out, strict=True))
+            return self.into_several(backend, kernel, op, decision, ready, attrs, out)
         check_out(op, decision.out, out)
         shared = [overlap(out, x) for x in ready if x is not None] if backend.writes else []
         clear = not backend.writes or all(s == 0 or (s == 1 and op.inplace) for s in shared)
@@ -76,6 +75,40 @@ class Eager:
         launch(backend, kernel, op, out, ready, attrs)
         remember(op, backend.device, kernel, decision, xs, attrs, call)
         return out
+
+    def into_several(
+        self, backend: Backend, kernel: Kernel | None, op: Op, decision: Decision, ready: tuple[Tensor | None, ...],
+        attrs: dict[str, Any], out: tuple[Tensor | None, ...],
+    ) -> Any:  # fmt: skip
+        """Run an op of several results with them in the caller's memory, or in new memory where None was given.
+
+        An op that works in place writes them at once, the first over the first operand if it is the same memory."""
+        for spec, o in zip(decision.out, out, strict=True):
+            if o is not None:
+                check_out(op, spec, o)
+        if kernel is None or not op.inplace or not _are_apart(backend, decision, ready, out):
+            results = self.emit(op, ready, attrs, None, None)
+            return tuple(r if o is None else store(r, o, op) for r, o in zip(results, out, strict=True))
+        to = tuple(wrap(backend.new(s)) if o is None else o for s, o in zip(decision.out, out, strict=True))
+        for o in to:
+            o.storage.own()
+        launch(backend, kernel, op, to, ready, attrs)
+        return to
+
+
+def _are_apart(
+    backend: Backend, decision: Decision, ready: tuple[Tensor | None, ...], out: tuple[Tensor | None, ...]
+) -> bool:
+    """Return True if results share no memory with operands or each other, but for the first, which may be the first operand."""
+    if any(o is not None and o.dtype is not spec.dtype for spec, o in zip(decision.out, out, strict=True)):
+        return False
+    if not backend.writes:
+        return True
+    for i, o in enumerate(out):
+        for x in (*ready, *out[:i]):
+            if o is not None and x is not None and overlap(o, x) > (1 if i == 0 and x is ready[0] else 0):
+                return False
+    return True
 
 
 EAGER = Eager()

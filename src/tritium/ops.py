@@ -1092,6 +1092,30 @@ def dequantize(w: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0
     return Decision((w, ready, _zero_spec(zero, ready, "dequantize")), Spec(w.shape, dtype))
 
 
+def _gathered(out: Spec, w: Spec, scale: Spec, indices: Spec, **attrs: Any) -> tuple[int, int]:
+    """Of a table, the rows that are named."""
+    rows = builtins.min(indices.size, w.shape[0])
+    read = (w.nbytes + (scale.nbytes if scale.ndim else 0)) * rows // builtins.max(w.shape[0], 1)
+    return read + indices.nbytes, out.nbytes
+
+
+@op(MOVE, common=(), packed=True, flops=lambda out, *ins, **attrs: out.size, moved=_gathered, settle=_settle_group, samples=[
+    sample(Spec((7, 40), dt.tern2), SCALE(), Draw(I64(4), -7, 7)),
+    sample(Spec((7, 33), dt.tern5), SCALE(7), Draw(Spec((2, 3), i32), 0, 7)),
+    sample(Spec((5, 200), dt.i4), SCALE(5, 4), Draw(I64(), 0, 5), group=64),
+    sample(I8(5, 9), SCALE(5, 2), Draw(I64(3), 0, 5), group=5),
+    *(sample(Spec((90, 130), t), SCALE(90, 2), Draw(Spec((6,), i32), -90, 90), group=128) for t in TILED),
+    sample(Spec((90, 130), dt.tern2), Draw(Spec((90,), f16), 0.5, 2), Draw(I64(5), 0, 90)),
+    sample(Spec((4, 8), dt.tern2), SCALE(), Draw(I64(0), 0, 4)), sample(Spec((4, 0), dt.tern2), SCALE(4), Draw(I64(2), 0, 4))])  # fmt: skip
+def take_rows(w: Spec, scale: Spec, indices: Spec, /, group: int = 0) -> Any:
+    """Rows of a matrix of integer weights as f32: w[indices] * scale; negatives count from the end. The matrix stays packed."""
+    _is_weight(w, "take_rows")
+    _index_spec(indices, "take_rows")
+    ready = Spec(_scale_spec(w, scale, group, "take_rows").shape, f16 if scale.dtype is f16 else f32)
+    ids = Spec(indices.shape, i32 if indices.dtype is i32 else i64)
+    return Decision((w, ready, ids), Spec((*indices.shape, w.shape[1]), f32))
+
+
 def _weight_rule(x: Spec, axis: int | None, group: int, what: str) -> Shape:
     """The shape of the scales of a float matrix: per tensor, per row (axis=0) or per group of columns."""
     if x.ndim != 2:
@@ -1182,15 +1206,22 @@ def linear(x: Spec, w: Spec, bias: Spec | None = None, /) -> Any:
     sample(Spec((2, 3, 2, 6), f16), F32(3, 3), F32(3, 3)), sample(Spec((1, 3, 2, 64), bf16), F32(1, 3, 32), F32(1, 3, 32)),
     sample(F32(2, 5, 3, 128), F32(5, 64), F32(5, 64)), sample(F32(0, 2, 4), F32(0, 2), F32(0, 2)),
     sample(F32(2, 3, 4, 8), F32(3, 4), F32(3, 4), heads=3),
-    sample(Spec((3, 4, 6), f16), F32(3, 3), F32(3, 3), interleaved=True, heads=1)])  # fmt: skip
-def rope(x: Spec, cos: Spec, sin: Spec, /, *, interleaved: bool = False, heads: int | None = None) -> Any:
+    sample(Spec((3, 4, 6), f16), F32(3, 3), F32(3, 3), interleaved=True, heads=1),
+    sample(F32(2, 3, 4, 9), F32(3, 2), F32(3, 2), size=4), sample(Spec((2, 5, 3, 64), bf16), F32(5, 8), F32(5, 8), size=16, heads=2),
+    sample(F32(3, 4, 8), F32(3, 1), F32(3, 1), interleaved=True, size=2)])  # fmt: skip
+def rope(
+    x: Spec, cos: Spec, sin: Spec, /, *, interleaved: bool = False, heads: int | None = None, size: int | None = None
+) -> Any:
     """Pairs of each head of x [..., T, heads, D] turned by angles [..., T, D / 2]: pairs (i, i + D / 2), or (2i, 2i + 1) interleaved.
 
-    heads: only the first so many are turned, the others pass as they are."""
-    if x.ndim < 3 or x.shape[-1] % 2:
+    heads: only the first so many are turned, the others pass as they are. size: of each head only the first so many elements are
+    turned, by angles [..., T, size / 2] and as if they were all of it; the others pass."""
+    if size is not None and (size % 2 or not 0 <= size <= (x.shape or (0,))[-1]):
+        raise ArgumentError(f"rope: size must be even and from 0 to the last axis of x {x}, given {shown(size)}.")
+    if x.ndim < 3 or (size is None and x.shape[-1] % 2):
         raise ShapeError(f"rope: x must be [..., tokens, heads, an even size], given {x}.")
     _is_half_or_single(x, "rope: x")
-    turned = (*x.shape[:-2], x.shape[-1] // 2)
+    turned = (*x.shape[:-2], (x.shape[-1] if size is None else size) // 2)
     for name, angle in (("cos", cos), ("sin", sin)):
         if angle.ndim < 2 or broadcast_shapes(angle.shape, turned, what=f"rope: {name}") != turned:
             raise ShapeError(f"rope: {name} must broadcast to {text(turned)} for x {x}, given {angle}.")
@@ -1233,9 +1264,9 @@ def update_cache(cache: Spec, values: Spec, places: Spec, /) -> Any:
     return cache
 
 
-def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, **attrs: Any) -> int:
+def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, window: int | None = None, **attrs: Any) -> int:
     """As if all the capacity were filled: how full the cache is, is known only when it runs."""
-    return 4 * q.size * k.shape[2]
+    return 4 * q.size * builtins.min(k.shape[2], k.shape[2] if window is None else window)
 
 
 @op(REDUCE, common=(), ulps=64, ulps_of=Scale.UNIT, flops=_attention_flops, by_values=3, samples=[
@@ -1243,13 +1274,18 @@ def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, **attrs: Any) -> i
     sample(F32(1, 4, 6, 64), Spec((3, 3, 9, 64), f16), Spec((3, 3, 9, 64), f16), PLACES(1), scale=0.25),
     sample(Spec((2, 3, 4, 33), bf16), Spec((3, 1, 70, 33), bf16), Spec((3, 1, 70, 33), bf16), PLACES(2)),
     sample(F32(1, 2, 2, 128), Spec((1, 2, 140, 128), f16), Spec((1, 2, 140, 128), f16), None),
-    sample(F32(0, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(0))])  # fmt: skip
-def attention(q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale: float | None = None) -> Any:
+    sample(F32(0, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(0)),
+    sample(F32(2, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(2), window=2),
+    sample(Spec((1, 9, 4, 33), bf16), Spec((1, 2, 140, 33), bf16), Spec((1, 2, 140, 33), bf16), None, window=67)])  # fmt: skip
+def attention(
+    q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale: float | None = None, window: int | None = None
+) -> Any:
     """Causal attention of q [batch, T, heads, D] over caches k, v [slots, kv heads, capacity, D], in f64, rounded once.
 
     Query t of a sequence at places (slot, start, count) sees keys 0 to start + t of its slot, and is 0 for t >= count. Several
     heads may share a kv head. scale: 1 / sqrt(D). Without places the queries are the last T of the capacity, each sequence in
-    its own slot. What a query gives does not depend on the others."""
+    its own slot. window: it sees only the last `window` of those keys, its own among them. What a query gives does not depend on
+    the others."""
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
         _is_half_or_single(x, f"attention: {name}")
     if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or k.dtype is not v.dtype or q.shape[3] != k.shape[3]:
@@ -1264,7 +1300,182 @@ def attention(q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale
         raise ShapeError(
             f"attention: without places, q {q} must have a slot for each sequence and room for its tokens in k {k}."
         )
+    if window is not None and not 1 <= window < 2**31:
+        raise ArgumentError(f"attention: window must be None or a number of keys, 1 or more, given {shown(window)}.")
     return q
+
+
+# ---- mixers of tokens beside attention, rotations, and products with chosen weights
+
+
+def _largest_power(n: int) -> int:
+    """Return the largest power of two that divides n; 1 for 0."""
+    return n & -n or 1
+
+
+@op(REDUCE, common=(), flops=lambda out, *ins, **attrs: out.size * (out.shape[-1:] or (1,))[-1].bit_length(), traits=IN_PLACE,
+    axes=Axes.SHARED, samples=[
+    sample(F32(3, 8), None), sample(F32(2, 3, 40), F32(40)), sample(F32(7), F32(7)), sample(F32(4, 64), F32(64), block=16),
+    sample(F32(3, 48), F32(48), inverse=True), sample(Spec((2, 32), f16), F32(32)), sample(Spec((2, 96), bf16), None, block=32),
+    sample(F32(0, 8), None), sample(F32(2, 0), F32(0)), sample(F32(1, 1), None)])  # fmt: skip
+def hadamard(x: Spec, signs: Spec | None = None, /, *, block: int | None = None, inverse: bool = False) -> Any:
+    """The orthonormal Walsh-Hadamard transform H of each block of the last axis: H (signs * x), or signs * (H x) with inverse=True.
+
+    H[i, j] = (-1)^popcount(i & j) / sqrt(block), Sylvester's order. block: a power of two that divides the last axis; None: the largest
+    one (1024 of 5120). signs: a number for each element of the last axis, 1 or -1, which makes the two directions inverses. In f32:
+    sums and differences of elements 1, 2, 4 … apart, then one product, so that every device has the same bits."""
+    if not x.ndim:
+        raise ShapeError("hadamard: at least one axis is needed; the last one is transformed.")
+    n = x.shape[-1]
+    _check_flag(inverse, "inverse", "hadamard")
+    if block is not None and (block < 1 or block & (block - 1) or n % block):
+        raise ArgumentError(
+            f"hadamard: block must be a power of two that divides the {n} elements of the last axis, given {shown(block)}; "
+            f"None is {_largest_power(n)}."
+        )
+    if signs is not None and signs.shape != (n,):
+        raise ShapeError(f"hadamard: signs must have shape [{n}] for x {x}, given {signs}.")
+    x = Spec(x.shape, _half_or_single(x))
+    return Decision((x, None if signs is None else Spec(signs.shape, f32)), x)
+
+
+def _is_state(state: Spec, places: Spec, batch: int, what: str) -> None:
+    """States are written where they are: in f32, whose rounding they add up."""
+    if state.dtype is not f32:
+        raise DTypeError(f"{what}: state must be f32, given {state}; make it with zeros(shape).")
+    _agree_places(places, batch, what)
+
+
+def _singles(*xs: Spec | None) -> Specs:
+    return tuple(None if x is None else Spec(x.shape, f32) for x in xs)
+
+
+def _moved_states(out: Any, state: Spec, *ins: Spec | None) -> tuple[int, int]:
+    """One state of each sequence is read and written; the others stay where they are."""
+    rows = [x for x in ins if x is not None]
+    mine = rows[0].shape[0] * (state.nbytes // builtins.max(state.shape[0], 1))
+    return builtins.sum(x.nbytes for x in rows) + mine, out[1].nbytes + mine
+
+
+@op(MOVE, common=(), ulps=8, ulps_of=Scale.UNIT, moved=_moved_states, traits=IN_PLACE, results=("state", "y"),
+    flops=lambda out, state, x, w, *rest, **attrs: 2 * x.size * w.shape[0], samples=[
+    sample(F32(3, 3, 5), F32(1, 4, 5), F32(4, 5), PLACES(1), None), sample(F32(4, 3, 33), F32(1, 3, 33), F32(4, 33), PLACES(1), F32(33)),
+    sample(F32(3, 0, 8), F32(1, 3, 8), F32(1, 8), PLACES(1), None), sample(F32(3, 1, 300), F32(1, 2, 300), F32(2, 300), PLACES(1), None),
+    sample(F32(3, 2, 4), F32(0, 3, 4), F32(3, 4), PLACES(0), None)])  # fmt: skip
+def causal_conv1d(state: Spec, x: Spec, weight: Spec, places: Spec, bias: Spec | None = None, /) -> Any:
+    """A causal convolution of each channel of x [batch, T, C] with weight [K, C]: (state, y), y[t] = sum_j weight[j] * x[t - K + 1 + j] + bias.
+
+    state [slots, K - 1, C] holds the last inputs of each slot, oldest first. A row of places [batch, 3] is the (slot, start, count) of a
+    sequence: start tokens came before (0: the old state is taken as zeros), count of the T are real; the others change nothing and give
+    0. No two sequences with tokens may have one slot. Sums are f32, in order: the same bits in any chunk and batch."""
+    if state.ndim != 3 or x.ndim != 3 or weight.ndim != 2 or not weight.shape[0]:
+        raise ShapeError(
+            f"causal_conv1d: state [slots, K - 1, C], x [batch, T, C] and weight [K, C] are needed, given {state}, {x} and {weight}."
+        )
+    taps, channels = weight.shape
+    if (
+        state.shape[1:] != (taps - 1, channels)
+        or x.shape[2] != channels
+        or (bias is not None and bias.shape != (channels,))
+    ):
+        raise ShapeError(
+            f"causal_conv1d: weight {weight} needs state [slots, {taps - 1}, {channels}], x [batch, T, {channels}] and bias "
+            f"[{channels}] or None, given {state}, {x} and {bias}."
+        )
+    _is_state(state, places, x.shape[0], "causal_conv1d")
+    return Decision((*_singles(state, x, weight), places, *_singles(bias)), (state, Spec(x.shape, f32)))
+
+
+def _delta_sample(slots: int, batch: int, tokens: int, heads: tuple[int, int], sizes: tuple[int, int]) -> Sample:
+    """A call of the gated delta rule: (key heads, heads) and (Dk, Dv)."""
+    keys, values = F32(batch, tokens, heads[0], sizes[0]), F32(batch, tokens, heads[1], sizes[1])
+    gate = Draw(F32(batch, tokens, heads[1]), 0, 1)
+    return sample(F32(slots, heads[1], *sizes), keys, keys, values, gate, gate, PLACES(batch), low=-0.5, high=0.5)
+
+
+@op(MOVE, common=(), ulps=64, ulps_of=Scale.UNIT, moved=_moved_states, traits=IN_PLACE, results=("state", "y"),
+    flops=lambda out, state, q, k, v, *rest, **attrs: 7 * v.size * k.shape[3], samples=[
+    _delta_sample(3, 1, 3, (2, 2), (4, 5)), _delta_sample(3, 1, 4, (2, 4), (8, 70)), _delta_sample(3, 1, 2, (2, 2), (16, 64)),
+    _delta_sample(3, 0, 3, (1, 1), (4, 4))])  # fmt: skip
+def gated_delta_rule(state: Spec, q: Spec, k: Spec, v: Spec, decay: Spec, beta: Spec, places: Spec, /) -> Any:
+    """The gated delta rule of linear attention, token by token: (state, y), y[t] = state.T q[t] after the state took token t.
+
+    For each head: state *= decay[t]; state += outer(k[t], beta[t] * (v[t] - state.T k[t])). state [slots, heads, Dk, Dv] is f32;
+    q, k [batch, T, key heads, Dk], v [batch, T, heads, Dv], decay, beta [batch, T, heads]; key head h serves heads / key heads heads in
+    a row. A row of places [batch, 3] is the (slot, start, count) of a sequence: start tokens came before (0: the old state is taken
+    as zeros), count of the T are real; the others change nothing and give 0. No two sequences with tokens may have one slot. Sums are
+    f32, in order of Dk: the same bits in any chunk and batch."""
+    shapes = [x.ndim for x in (state, q, k, v)]
+    if shapes != [4, 4, 4, 4] or q.shape != k.shape or q.shape[:2] != v.shape[:2]:
+        raise ShapeError(
+            f"gated_delta_rule: state [slots, heads, Dk, Dv], q and k [batch, T, key heads, Dk] and v [batch, T, heads, Dv] are needed, "
+            f"given {state}, {q}, {k} and {v}."
+        )
+    batch, _, heads, columns = v.shape
+    if k.shape[2] < 1 or heads % k.shape[2] or state.shape[1:] != (heads, k.shape[3], columns):
+        raise ShapeError(
+            f"gated_delta_rule: the heads of v must be a multiple of those of k, and state [slots, {heads}, {k.shape[3]}, {columns}] is "
+            f"needed for k {k} and v {v}, given {state}."
+        )
+    if decay.shape != v.shape[:3] or beta.shape != v.shape[:3]:
+        raise ShapeError(
+            f"gated_delta_rule: decay and beta must be {text(v.shape[:3])} for v {v}, given {decay} and {beta}."
+        )
+    _is_state(state, places, batch, "gated_delta_rule")
+    return Decision((*_singles(state, q, k, v, decay, beta), places), (state, Spec(v.shape, f32)))
+
+
+def _expert_scale(w: Spec, scale: Spec, group: int) -> Spec:
+    """Scales of experts: one number, one for each expert, for each row of each, or for each group of columns."""
+    _check_group(group, "expert_matmul")
+    experts, rows, columns = w.shape
+    shapes: tuple[Shape, ...] = ((), (experts,), (experts, rows))
+    if group:
+        shapes = ((experts, rows, -(-columns // group)),)
+    if scale.shape not in shapes:
+        needed = " or ".join(text(s) for s in shapes)
+        raise ShapeError(f"expert_matmul: scale must have shape {needed} for w {w} and group={group}, given {scale}.")
+    return Spec(scale.shape, f32)
+
+
+def _chosen_bytes(out: Spec, x: Spec, w: Spec, scale: Spec, experts: Spec, **attrs: Any) -> tuple[int, int]:
+    """Of the weights no more than those of the experts that can be chosen."""
+    most = builtins.min(experts.size, w.shape[0])
+    return x.nbytes + experts.nbytes + (w.nbytes + scale.nbytes) * most // builtins.max(w.shape[0], 1), out.nbytes
+
+
+CHOICE = Draw(Spec((3, 2), i32), 0, 4)
+
+
+@op(CONTRACT, common=(), packed=True, moved=_chosen_bytes, flops=lambda out, x, w, *rest, **attrs: 2 * out.size * w.shape[2], samples=[
+    sample(F32(3, 40), Spec((4, 7, 40), dt.tern2), SCALE(), CHOICE), sample(F32(3, 2, 40), Spec((4, 7, 40), dt.tern5), SCALE(4), CHOICE),
+    *(sample(F32(3, 130), Spec((4, 90, 130), t), SCALE(4, 90), CHOICE) for t in TILED),
+    *(sample(F32(3, 2, 200), Spec((4, 90, 200), t), SCALE(4, 90, 4), CHOICE, group=64) for t in (*TILED, dt.i4)),
+    sample(Spec((3, 33), bf16), Spec((4, 5, 33), i8), SCALE(4, 5), CHOICE),
+    sample(Spec((3, 33), f16), Spec((4, 5, 33), dt.tern2), SCALE(), CHOICE),
+    sample(F32(3, 33), Spec((4, 5, 33), dt.tern2), SCALE(4, 5, 7), CHOICE, group=5),
+    sample(F32(0, 8), Spec((4, 3, 8), dt.tern2), F32(), Draw(Spec((0, 2), i32), 0, 4)),
+    sample(F32(3, 0), Spec((4, 3, 0), dt.tern2), F32(), CHOICE)])  # fmt: skip
+def expert_matmul(x: Spec, w: Spec, scale: Spec, experts: Spec, /, group: int = 0) -> Any:
+    """x @ (w[e] * scale[e]).T for each expert e that a token chose, as `quantized_matmul` computes it; no other expert is looked at.
+
+    w [E, N, K] are integers, packed or not; experts i32 [..., active]. x [..., K] is multiplied with the weights of all its experts,
+    x [..., active, K] each row with those of its own: [..., active, N]. scale: one, [E], [E, N] or, for groups, [E, N, groups]."""
+    if w.dtype not in WEIGHTS or w.ndim != 3:
+        raise DTypeError(
+            f"expert_matmul: the weights must be [experts, N, K] of i8 or a packed dtype, given {w}; nn.Experts makes them."
+        )
+    if experts.dtype is not i32 or not experts.ndim:
+        raise DTypeError(f"expert_matmul: experts must be i32 [..., active], given {experts}; cast with .to('i32').")
+    if x.ndim < 1 or x.shape[:-1] not in (experts.shape, experts.shape[:-1]) or x.shape[-1] != w.shape[2]:
+        lead = ", ".join(str(n) for n in experts.shape[:-1])
+        raise ShapeError(
+            f"expert_matmul: x must be [{lead}{', ' if lead else ''}{w.shape[2]}], or have an axis of {experts.shape[-1]} experts before "
+            f"the last, for w {w} and experts {experts}, given {x}."
+        )
+    x, ready = Spec(x.shape, _half_or_single(x)), _expert_scale(w, scale, group)
+    _sums_fit(w, builtins.min(group or w.shape[2], w.shape[2]), "expert_matmul")
+    return Decision((x, w, ready, experts), Spec((*experts.shape, w.shape[1]), x.dtype))
 
 
 # ---- moving elements

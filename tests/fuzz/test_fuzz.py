@@ -76,7 +76,8 @@ def test_changed_inputs_are_read_or_refused(reader: str) -> None:
 FAULTS = {
     "count times size overflows": "gguf/count-overflow-keys gguf/count-overflow-tensors gguf/count-wraps-times-size"
     " gguf/dims-product-wraps gguf/dims-exabytes safetensors/dims-product-wraps safetensors/dims-exabytes"
-    " i2_s/dims-product-wraps tq2_0/dims-huge tq1_0/dims-huge q2_0/dims-product-wraps hf/dims-huge mlx/dims-product-wraps",
+    " i2_s/dims-product-wraps tq2_0/dims-huge tq1_0/dims-huge q2_0/dims-product-wraps hf/dims-huge mlx/dims-product-wraps"
+    " ptq1_0/dims-huge dequantize/dims-huge dequantize/dims-product-wraps",
     "padding and alignment arithmetic": "gguf/alignment-zero gguf/alignment-huge gguf/alignment-odd gguf/offset-wraps gguf/offset-unaligned",
     "element type confused": "gguf/alignment-array gguf/type-array-of-arrays safetensors/type-confused index/map-numbers tokenizer/id-true",
     "endless loops and allocations from a few bytes": "gguf/count-million-in-40-bytes gguf/count-of-strings gguf/string-endless"
@@ -84,15 +85,17 @@ FAULTS = {
     "division by zero dimensions": "gguf_model/heads-do-not-divide config/bits-0 mlx/group-zero",
     "number in a name used as an index": "gguf_model/name-layer-huge",
     "negative numbers": "gguf/dims-negative gguf/type-negative safetensors/dims-negative mlx/group-negative hf/dims-negative"
-    " tokenizer/id-negative",
+    " dequantize/dims-negative tokenizer/id-negative",
     "paths that lead out": "index/path-0 index/path-1 index/path-2 index/path-4 index/path-5 index/path-7 index/path-8 index/path-10",
     "pickles": "hf_model/pickle",
     "names twice": "gguf/key-twice gguf/tensor-twice safetensors/key-twice config/twin-keys index/twin-keys",
     "overlaps and gaps": "gguf/overlap safetensors/overlap safetensors/gap gguf/offset-past-end safetensors/offset-past-end",
     "nesting without end": "safetensors/deep config/deep-list config/deep-object index/deep-list tokenizer/deep-object",
-    "codes that are not ternary": "i2_s/illegal-code i2_s_arm64/illegal-code tq2_0/illegal-code q2_0/illegal-code tq1_0/all-ones hf/all-ones",
+    "codes that are not ternary": "i2_s/illegal-code i2_s_arm64/illegal-code tq2_0/illegal-code q2_0/illegal-code tq1_0/all-ones hf/all-ones"
+    " ptq1_0/illegal-code",
     "scales that are not finite": "i2_s/scale-not-finite i2_s_arm64/scale-not-finite hf/scale-zero-inverted floats/nan floats/inf",
-    "cut short": "gguf/cut-in-magic gguf/cut-in-data safetensors/cut-in-length i2_s/cut tq1_0/cut tq2_0/cut q2_0/cut hf/cut mlx/cut config/cut",
+    "cut short": "gguf/cut-in-magic gguf/cut-in-data safetensors/cut-in-length i2_s/cut tq1_0/cut tq2_0/cut q2_0/cut ptq1_0/cut hf/cut mlx/cut"
+    " dequantize/cut config/cut",
 }
 
 

@@ -56,7 +56,7 @@ def case(op: Op, sample: Sample) -> tuple[tt.Graph, list[list[tt.Tensor]], list[
 
 
 CASES = cases(Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.FUSED)
-WEIGHTS = {"dequantize", "quantize_ternary", "quantize_int8", "quantize_int4"}
+WEIGHTS = {"dequantize", "take_rows", "quantize_ternary", "quantize_int8", "quantize_int4"}
 SEQUENCES = {"attention", "update_cache"}
 
 

@@ -87,6 +87,31 @@ def hf_packed(folder: Path, model_type: str = "bitnet", *, divide: bool = False,
     return folder
 
 
+def mlx_packed(folder: Path, group: int = 128, *, tied: bool = False, seed: int = 0, **more: Any) -> Path:
+    """A llama of which all matrices are ternary, tables included, with an fp16 scale for each group of columns: MLX's 2-bit form."""
+    folder.mkdir()
+    rng, (ternary, plain) = np.random.default_rng(seed), weights(seed, "llama")
+    shapes = {name: t.shape for name, t in ternary.items()} | {"model.embed_tokens.weight": (VOCAB, HIDDEN)}
+    shapes |= {} if tied else {"lm_head.weight": (VOCAB, HIDDEN)}
+    tensors: dict[str, Any] = {n: a.astype(np.float16) for n, a in plain.items() if n not in shapes}
+    for name, (n, k) in shapes.items():
+        scale = rng.uniform(0.01, 2, (n, k // group)).astype(np.float16).astype(np.float32)
+        parts = codecs.mlx.encode(Ternary.from_values(rng.integers(-1, 2, (n, k)), scale, group), group)
+        stem = name.removesuffix("weight")
+        tensors |= {
+            name: parts.words,
+            f"{stem}scales": parts.scales.astype(np.float16),
+            f"{stem}biases": parts.biases.astype(np.float16),
+        }
+    quantization = {"group_size": group, "bits": 2}
+    (folder / "config.json").write_text(
+        json.dumps(config("llama", quantization=quantization, tie_word_embeddings=tied, **more))
+    )
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    save(folder / "model.safetensors", tensors, {"format": "mlx"})
+    return folder
+
+
 def tokenizer() -> dict[str, Any]:
     """A byte-level BPE of 64 tokens, some of them special, one number unused."""
     from tritium.io.model.tokenizer import SPLITS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,134 @@ def test_every_format_becomes_every_other(made: dict[str, Path], tmp_path: Path,
     assert verdict.same, verdict.difference
     assert verdict.ternary == 14
     assert verdict.scale_error == 0
+
+
+GROUPED = {128: ("q2_0", "pq2_0", "ptq1_0", "mlx", "f32", "f16", "bf16"), 64: ("q2_0", "mlx", "f32", "f16", "bf16")}
+
+
+@pytest.mark.parametrize(("group", "to"), [(g, to) for g in GROUPED for to in GROUPED[g]])
+def test_groups_and_ternary_tables_come_back_from_every_format_that_holds_them(
+    tmp_path: Path, group: int, to: str
+) -> None:
+    source = tiny.mlx_packed(tmp_path / "source", group, tied=True)
+    out = target(tmp_path, "out", to)
+    result = tio.convert(source, out, to=to)
+    packed = FORMATS[to].codec is not None
+    assert result.ternary == 15
+    rtol = 2**-8 if to == "bf16" else 0
+    verdict = tio.verify(source, out, rtol=rtol)
+    assert verdict.same, verdict.difference
+    assert verdict.ternary == (15 if packed else 14)
+    assert (tio.open(out).named["model.embed_tokens.weight"].role == "ternary") == packed
+    tio.convert(out, tmp_path / "back", to="mlx")
+    assert tio.verify(source, tmp_path / "back", rtol=rtol).same
+
+
+@pytest.mark.parametrize(
+    ("group", "to"), [(128, "tq2_0"), (128, "tq1_0"), (64, "pq2_0"), (64, "ptq1_0"), (128, "i2_s"), (128, "hf")]
+)
+def test_groups_that_a_format_cannot_hold_are_refused_with_those_that_can(tmp_path: Path, group: int, to: str) -> None:
+    source = tiny.mlx_packed(tmp_path / "source", group)
+    with pytest.raises(FormatError, match=r"Write .*q2_0.*mlx") as error:
+        tio.convert(source, target(tmp_path, "out", to), to=to)
+    assert ("ptq1_0" in str(error.value).split("Write")[1]) == (group == 128 or to in ("i2_s", "hf"))
+
+
+@pytest.mark.parametrize("to", ["tq1_0", "tq2_0"])
+def test_rows_with_scales_of_their_own_come_back(tmp_path: Path, to: str) -> None:
+    rng = np.random.default_rng(0)
+    scale = rng.uniform(0.01, 2, 256).astype(np.float16).astype(np.float32)
+    w = Ternary.from_values(rng.integers(-1, 2, (256, 512)), scale)
+    tiny.save(tmp_path / "rows.safetensors", {"model.layers.0.mlp.down_proj.weight": w.dense()})
+    tio.convert(tmp_path / "rows.safetensors", tmp_path / "rows.gguf", to=to)
+    back = next(iter(tio.open(tmp_path / "rows.gguf").entries.values())).ternary()
+    assert back.scale.shape == (256,)
+    assert tio.verify(tmp_path / "rows.safetensors", tmp_path / "rows.gguf").same
+
+
+@pytest.mark.parametrize("to", ["i2_s", "hf"])
+def test_ternary_tables_become_floats_where_engines_have_none(tmp_path: Path, to: str) -> None:
+    ternary, plain = tiny.weights(0, "llama")
+    table = Ternary.from_values(np.random.default_rng(1).integers(-1, 2, (64, 256)), 0.75)
+    parts = codecs.mlx.encode(table)
+    stem = "model.embed_tokens."
+    tensors = plain | {f"{stem}weight": parts.words, f"{stem}scales": parts.scales, f"{stem}biases": parts.biases}
+    tensors |= {name: t.dense() for name, t in ternary.items()}
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(tiny.config("llama", quantization={"group_size": 128, "bits": 2})))
+    tiny.save(folder / "model.safetensors", tensors)
+    result = tio.convert(folder, target(tmp_path, "out", to), to=to)
+    assert any("has no ternary tables: model.embed_tokens.weight became floats" in w for w in result.warnings)
+    entry = tio.open(result.path).named["model.embed_tokens.weight"]
+    assert entry.stored in ("F16", "BF16")
+    assert np.array_equal(entry.float32(), table.dense())
+    assert tio.verify(folder, result.path).same
+
+
+@pytest.mark.parametrize("to", ["tq1_0", "tq2_0", "q2_0", "mlx", "f32"])
+def test_stacks_of_matrices_come_back(tmp_path: Path, to: str) -> None:
+    rng = np.random.default_rng(0)
+    scale = rng.uniform(0.01, 2, 3 * 64).astype(np.float16).astype(np.float32)
+    w = Ternary.from_values(rng.integers(-1, 2, (3 * 64, 256)), scale)
+    data = codecs.tq2_0.encode(w)
+    with (tmp_path / "experts.gguf").open("wb") as file:
+        name = "blk.0.ffn_gate_exps.weight"
+        piece = tio.stream.Piece(name, (3, 64, 256), "TQ2_0", data.nbytes, lambda: [data])
+        gguf.write(file, {"general.architecture": gguf.string("maple")}, [piece])
+    out = target(tmp_path, "out", to)
+    tio.convert(tmp_path / "experts.gguf", out, to=to)
+    entry = next(iter(tio.open(out).entries.values()))
+    assert entry.shape == (3, 64, 256)
+    assert np.array_equal(entry.float32(), w.dense().reshape(3, 64, 256))
+    with pytest.raises(FormatError, match="hf"):
+        tio.convert(tmp_path / "experts.gguf", tmp_path / "hf", to="hf")
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [("pq2_0", r"PQ2_0 \(type 142\)"), ("ptq1_0", r"PTQ1_0 \(type 143\)"), ("q2_0", ""), ("mlx", "")],
+)
+def test_formats_of_a_fork_say_which_engine_reads_them(tmp_path: Path, to: str, said: str) -> None:
+    result = tio.convert(tiny.mlx_packed(tmp_path / "source"), target(tmp_path, "out", to), to=to)
+    warned = [w for w in result.warnings if "Prism's fork" in w]
+    assert bool(warned) == bool(said)
+    assert all(re.match(said, w) for w in warned)
+
+
+@pytest.mark.parametrize("to", ["tq2_0", "tq1_0", "q2_0", "pq2_0", "ptq1_0"])
+def test_llama_cpp_formats_of_a_relu2_model_say_that_llama_cpp_does_not_know_it(tmp_path: Path, to: str) -> None:
+    result = tio.convert(tiny.hf_packed(tmp_path / "source"), target(tmp_path, "out", to), to=to)
+    assert any("llama.cpp does not know the architecture 'bitnet-b1.58'" in w for w in result.warnings)
+
+
+FILE_TYPES = {"i2_s": 40, "tq1_0": 36, "tq2_0": 37, "q2_0": 41, "pq2_0": 141, "ptq1_0": 143}
+
+
+@pytest.mark.parametrize("to", FILE_TYPES)
+def test_the_file_type_is_that_of_the_program_that_defines_the_format(made: dict[str, Path], to: str) -> None:
+    assert tio.open(made[to]).metadata["general.file_type"] == FILE_TYPES[to]
+    assert not any("file_type" in w for w in tio.inspect(made[to]).warnings)
+
+
+def test_q2_0_in_blocks_of_128_is_read_under_its_early_id(tmp_path: Path) -> None:
+    w = Ternary.from_values(np.random.default_rng(0).integers(-1, 2, (64, 512)), 0.5)
+    data = codecs.pq2_0.encode(w)
+    file = tmp_path / "early.gguf"
+    with file.open("wb") as out:
+        piece = tio.stream.Piece("blk.0.ffn_up.weight", w.shape, "PQ2_0", data.nbytes, lambda: [data])
+        gguf.write(
+            out, {"general.architecture": gguf.string("qwen3"), "general.file_type": gguf.number("u32", 41)}, [piece]
+        )
+    raw = bytearray(file.read_bytes())
+    place = raw.index(b"blk.0.ffn_up.weight") + 19 + 4 + 16
+    assert raw[place : place + 4] == bytes([142, 0, 0, 0])
+    raw[place] = 42
+    file.write_bytes(raw)
+    entry = tio.open(file).entries["blk.0.ffn_up.weight"]
+    assert entry.stored == "PQ2_0"
+    assert np.array_equal(entry.float32(), w.dense())
+    assert not any("file_type" in w for w in tio.inspect(file).warnings)
 
 
 def test_tokenizers_and_metadata_are_carried_from_gguf_to_gguf_byte_for_byte(

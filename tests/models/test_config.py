@@ -13,9 +13,10 @@ from hypothesis import given, strategies as st
 
 from models import Shape
 from tritium.errors import FormatError, TritiumError
+from tritium.families.common import FIXED
 from tritium.io import gguf
 from tritium.io.model import names
-from tritium.io.model.supported import FIXED, check_keys
+from tritium.io.model.supported import check_keys
 from tritium.models.config import MOST, MOST_LAYERS, STORED, Config
 
 LLAMA3 = {
@@ -125,12 +126,14 @@ def test_gguf_keys_that_describe_are_let_pass() -> None:
 @pytest.mark.parametrize(
     ("more", "field"),
     [
-        ({"model_type": "qwen3"}, "model_type"),
+        ({"model_type": "mamba"}, "model_type"),
         ({"model_type": None}, "model_type"),
         ({"hidden_act": "gelu_new"}, "hidden_act"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"head_dim": 15}, "head_dim"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling.rope_type"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1.0}}, "rope_scaling.beta_slow"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8}}, "rope_scaling.long_factor"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type"),
         ({"rope_scaling": {"rope_type": ["linear"]}}, "rope_scaling.rope_type"),
         ({"rope_scaling": "linear"}, "rope_scaling.rope_type"),

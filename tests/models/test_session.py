@@ -196,7 +196,7 @@ def table(rows: Any, device: str = "cpu") -> Session:
     numbers = tt.asarray(np.asarray(rows, np.float32), device=device)
     network: Any = SimpleNamespace(
         embedding=lambda ids: tt.take(numbers, ids.reshape(-1), axis=0).reshape(*ids.shape, -1),
-        rope=tt.nn.RoPE(8).to(device), blocks=(), head=lambda x: x, device=tt.device(device),
+        ropes=(tt.nn.RoPE(8).to(device),), blocks=(), head=lambda x: x, device=tt.device(device),
     )  # fmt: skip
     c = Config(
         "llama",

@@ -12,7 +12,8 @@ import tritium as tt
 from tritium import nn
 from tritium.errors import ArgumentError, ShapeError
 from tritium.io.model.names import deinterleave, interleave
-from tritium.nn.transformer import ACTIVATIONS, SCALINGS, scaled
+from tritium.nn.rope import SCALINGS, scaled
+from tritium.nn.transformer import ACTIVATIONS
 
 HEADS, KV, SIZE, WIDTH, INNER = 4, 2, 8, 24, 40
 ROWS = (HEADS + 2 * KV) * SIZE
@@ -81,6 +82,7 @@ def test_a_mlp_is_its_formula(name: str) -> None:
         "silu": lambda v: v / (1 + np.exp(-v)),
         "relu": lambda v: np.maximum(v, 0),
         "gelu": lambda v: tt.gelu(tt.tensor(v.astype(np.float32))).numpy().astype(np.float64),
+        "gelu_pytorch_tanh": lambda v: v / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))),
     }[name]
     hidden = act(product(x, gate)) * product(x, up)
     found, want = mlp(tt.tensor(x)).numpy(), product(hidden, down)
@@ -189,8 +191,8 @@ def test_the_old_key_of_scaling_is_read_and_default_changes_nothing() -> None:
     np.testing.assert_array_equal(
         scaled(turns, {"rope_type": "factors", "factors": [1, 2, 4, 8]}), [1, 0.5, 0.25, 0.125]
     )
-    with pytest.raises(ArgumentError, match=f"scaling 'yarn' is unknown; known are {', '.join(SCALINGS)}"):
-        scaled(turns, {"rope_type": "yarn"})
+    with pytest.raises(ArgumentError, match=f"scaling 'dynamic' is unknown; known are {', '.join(SCALINGS)}"):
+        scaled(turns, {"rope_type": "dynamic"})
 
 
 # ---- attention

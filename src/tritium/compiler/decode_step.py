@@ -91,6 +91,8 @@ def _match_operands(
         and update.spec.shape[1] == 2 * kv_heads
         and dict(rotated.attrs)["heads"] == heads + kv_heads
         and slots is places
+        and dict(attention.attrs)["window"] is None
+        and dict(rotated.attrs)["size"] is None
     )
     readers = {rotated: {q, values}, values: {update}, q: {attention}, k: {attention}, v: {attention}}
     is_inner_private = all(users[n] == by and n not in graph.roots for n, by in readers.items())

@@ -167,7 +167,10 @@ class Builder:
             node: Node | None = n
             while node is not None and node.op is not ops.given:
                 chains[node] = i
-                continues = node.op is ops.update or node.op.kind is VIEW
+                is_first = (
+                    node.op is not ops.item or dict(node.attrs)["index"] == 0
+                )  # only that is written over an operand
+                continues = node.op is ops.update or (node.op.kind is VIEW and is_first)
                 continues = continues or self.backend.overwrites(node.op, dict(node.attrs), 0)
                 node = node.inputs[0] if continues and node.inputs else None
         return chains
@@ -300,8 +303,10 @@ class Builder:
         if n.op.kind is SOURCE:
             attrs["dtype"] = specs[0].dtype
         reads = self._reads_of(n, len(specs))
-        placed = self.reuse(n, specs[0], xs, reads[0]) if len(specs) == 1 else None
-        outs = (placed,) if placed else tuple(self.new(s, r) for s, r in zip(specs, reads, strict=True))
+        # Of several results only the first of an op that works in place may be in the memory of an operand.
+        placed = self.reuse(n, specs[0], xs, reads[0]) if len(specs) == 1 or n.op.inplace else None
+        first = placed or self.new(specs[0], reads[0])
+        outs = (first, *(self.new(s, r) for s, r in zip(specs[1:], reads[1:], strict=True)))
         self.call(n.op, attrs, xs, outs, n)
         return outs
 

@@ -364,6 +364,14 @@ def batch_take(w: Writer, call: Call) -> Node:
     return w.reshape(w.emit(ops.take_along_axis, x.node, positions, axis=axis + 1), *call.spec.shape)
 
 
+@rule_for(ops.take_rows)
+def batch_take_rows(w: Writer, call: Call) -> Node:
+    for name, x in zip(("w", "scale"), call.xs, strict=False):
+        if x is not None and x.is_batched:
+            raise _NoBatchError(f"{name} ({x.spec}) differs from sample to sample, and the op takes one table for all.")
+    return w.emit_like(call, *(operand(call, i).node for i in range(3)))
+
+
 @rule_for(ops.take_along_axis)
 def batch_take_along_axis(w: Writer, call: Call) -> Node:
     x, indices = operand(call, 0), operand(call, 1)
@@ -494,7 +502,10 @@ BY_AXES: dict[Axes, Rule] = {
     Axes.FLAT: batch_flat_axis,
 }
 refuse(ONE_MATRIX)(ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4)
-refuse("it has an axis of sequences of its own; give it all of them at once.")(ops.attention, ops.update_cache)
+refuse("it has an axis of sequences of its own; give it all of them at once.")(
+    ops.attention, ops.update_cache, ops.causal_conv1d, ops.gated_delta_rule
+)
+refuse("it has axes of tokens of its own; give it all of them at once.")(ops.expert_matmul)
 
 
 def find_rule(op: Op) -> Rule | None:

@@ -193,7 +193,8 @@ class Trace:
             check_count(op, decision.out, out)
         if not isinstance(decision.out, Spec):
             parts = [self.node(ops.item, (node,), s, {"index": i}) for i, s in enumerate(decision.out)]
-            return tuple(self.tensor(p) if out is None else self.write(out[i], p, op) for i, p in enumerate(parts))
+            to = (None,) * len(parts) if out is None else out
+            return tuple(self.tensor(p) if o is None else self.write(o, p, op) for p, o in zip(parts, to, strict=True))
         return self.tensor(node) if out is None else self.write(out, node, op)
 
     def close(self) -> None:

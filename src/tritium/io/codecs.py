@@ -59,7 +59,7 @@ def _finite(scale: Array, name: str) -> Array:
     return scale
 
 
-def single(t: Ternary, name: str, others: str = "tq2_0, tq1_0, q2_0 or mlx") -> np.float32:
+def single(t: Ternary, name: str, others: str = "tq2_0, tq1_0, q2_0, pq2_0, ptq1_0 or mlx") -> np.float32:
     """Return the one scale of the whole matrix; raise where it has several."""
     scale = t.simplified().scale
     if scale.ndim:
@@ -174,7 +174,7 @@ class Blocks(ABC):
                 f"{self.name} encoding",
                 f"a scale for each {t.group} values",
                 f"one for each {self.block}",
-                "Write mlx or q2_0, which have smaller blocks, or f32.",
+                f"Write {', '.join(_finer(t.group))} or f32.",
             )
         return to_f16(wide, self.name)
 
@@ -209,6 +209,11 @@ def to_f16(scale: Array, name: str) -> Array:
 def check_k(name: str, k: int, block: int) -> None:
     if k % block:
         raise fault(f"{name}", f"K = {k} columns", f"a multiple of {block}", f"{_fitting(k)} can hold it.")
+
+
+def _finer(group: int) -> list[str]:
+    """Return the formats whose blocks fit into groups of this width."""
+    return [name for name, block in BLOCK.items() if name in ("q2_0", "pq2_0", "ptq1_0", "mlx") and group % block == 0]
 
 
 def _fitting(k: int) -> str:
@@ -261,11 +266,11 @@ class Q2(Blocks):
 _POWERS = np.array([81, 27, 9, 3, 1], np.uint16)
 _BYTE = ((np.arange(243) * 256 + 242) // 243).astype(np.uint8)  # five digits base 3 as a fraction of 256, rounded up
 _CANONICAL = np.isin(np.arange(256), _BYTE)
-_CANONICAL_4 = np.isin(np.arange(256), _BYTE[::3])  # the last four bytes hold four digits, the fifth is 0
+_CANONICAL_4 = np.isin(np.arange(256), _BYTE[::3])  # the last bytes of a block hold four digits, the fifth is 0
 
 
 class DigitBytes(NamedTuple):
-    """A run of bytes of a TQ1_0 block and the values it holds."""
+    """A run of bytes of a block and the values it holds."""
 
     start: int
     stop: int
@@ -273,17 +278,24 @@ class DigitBytes(NamedTuple):
     first: int  # index of the first value
 
 
-class TQ1(Blocks):
-    """256 values, five digits base 3 a byte: 32 bytes with stride 32, 16 with stride 16, 4 with four values each; scale last."""
+class Digits(Blocks):
+    """Five digits base 3 a byte, in runs of bytes whose first digits are neighbours, then their second ones …; the bytes of the last
+    run hold four values each. TQ1_0: 256 values in runs of 32, 16 and 4 bytes; PTQ1_0: 128 values in runs of 16, 8 and 2.
+    Scale last."""
 
-    name, block = "tq1_0", 256
-    record = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
-    parts = (DigitBytes(0, 32, 5, 0), DigitBytes(32, 48, 5, 160), DigitBytes(48, 52, 4, 240))
+    def __init__(self, name: str, runs: tuple[int, int, int]) -> None:
+        parts, start, first = [], 0, 0
+        for width, digits in zip(runs, (5, 5, 4), strict=True):
+            parts.append(DigitBytes(start, start + width, digits, first))
+            start, first = start + width, first + width * digits
+        self.name, self.block, self.parts = name, first, tuple(parts)
+        self.record = np.dtype([("qs", "u1", start), ("d", "<f2")])
+        self.last = parts[-1].start  # of the bytes with four digits
 
     def spread(self, records: Array, first_row: int) -> Array:
-        body = np.concatenate([records["qs"], records["qh"]], axis=-1)
+        body = np.ascontiguousarray(records["qs"])
         self._check(body, first_row)
-        out = np.empty((*records.shape, 256), np.uint8)
+        out = np.empty((*records.shape, self.block), np.uint8)
         for a, b, digits, first in self.parts:
             # A fraction of 256: which third it is in is the digit, and three times it is the next fraction.
             rest = body[..., a:b].copy()
@@ -295,13 +307,13 @@ class TQ1(Blocks):
 
     def _check(self, body: Array, first_row: int) -> None:
         good = _CANONICAL[body]
-        good[..., 48:] = _CANONICAL_4[body[..., 48:]]
+        good[..., self.last :] = _CANONICAL_4[body[..., self.last :]]
         if not good.all():
             r, b, i = (int(x) for x in np.unravel_index(int((~good).argmax()), good.shape))
             raise fault(
-                f"tq1_0 data, row {first_row + r}, block {b}, byte {i}",
+                f"{self.name} data, row {first_row + r}, block {b}, byte {i}",
                 f"{body[r, b, i]:#04x}, which no five ternary digits encode to",
-                f"one of the {81 if i >= 48 else 243} bytes that they encode to",
+                f"one of the {81 if i >= self.last else 243} bytes that they encode to",
                 "The data is damaged, or its layout is not the declared one: see `tritium inspect`.",
             )
 
@@ -311,10 +323,7 @@ class TQ1(Blocks):
             q = np.zeros((*out.shape, b - a), np.uint8)
             for n in range(digits):
                 q += c[..., n, :] * np.uint8(_POWERS[n])
-            if a < 48:
-                out["qs"][..., a:b] = _BYTE[q]
-            else:
-                out["qh"] = _BYTE[q]
+            out["qs"][..., a:b] = _BYTE[q]
 
 
 class HF:
@@ -518,7 +527,8 @@ def _finite_weights(x: Array, first_row: int) -> Array:
 i2_s = I2S("i2_s", 32)
 i2_s_arm64 = I2S("i2_s (ARM-64)", 16)
 tq2_0 = TQ2()
-tq1_0 = TQ1()
+tq1_0 = Digits("tq1_0", (32, 16, 4))
+ptq1_0 = Digits("ptq1_0", (16, 8, 2))
 q2_0 = Q2("q2_0", 64)
 pq2_0 = Q2("pq2_0", 128)
 hf = HF()
@@ -532,12 +542,13 @@ GGUF: dict[str, I2S | Blocks] = {
     "TQ2_0": tq2_0,
     "Q2_0": q2_0,
     "PQ2_0": pq2_0,
+    "PTQ1_0": ptq1_0,
 }
 
 # The number K must be a multiple of, for each layout that can be written; error messages list those that fit a shape.
-BLOCK = {c.name: c.block for c in (i2_s, tq2_0, tq1_0, q2_0, mlx, hf)} | {"f32": 1, "f16": 1, "bf16": 1}
+BLOCK = {c.name: c.block for c in (i2_s, tq2_0, tq1_0, q2_0, pq2_0, ptq1_0, mlx, hf)} | {"f32": 1, "f16": 1, "bf16": 1}
 
 __all__ = [
     "BLOCK", "CHUNK", "EMPTY", "GGUF", "Affine", "FormatError", "Ternary",
-    "floats", "hf", "i2_s", "i2_s_arm64", "mlx", "pq2_0", "q2_0", "tq1_0", "tq2_0",
+    "floats", "hf", "i2_s", "i2_s_arm64", "mlx", "pq2_0", "ptq1_0", "q2_0", "tq1_0", "tq2_0",
 ]  # fmt: skip

@@ -98,7 +98,7 @@ def convert(
         surveys.append(survey(e, form))
         work.step(e.nbytes, f"reading {e.name}")
     _warn(surveys, form, work)
-    _warn_of_engines(model, form, work)
+    _warn_of_engines(model, surveys, form, work)
     folder = form.container == "safetensors" and path.suffix != ".safetensors"
     with appearing(path, folder=folder, overwrite=overwrite) as temporary:
         if form.container == "gguf":
@@ -159,12 +159,25 @@ def _warn(surveys: list[Survey], form: Format, work: _Work) -> None:
             work.warnings.append(f"embeddings and norms were rounded from {', '.join(sorted(narrow))} to {form.name}")
 
 
-def _warn_of_engines(model: ModelFile, form: Format, work: _Work) -> None:
-    """Add a warning where the engine that a format is for does not know the model's architecture."""
+def _warn_of_engines(model: ModelFile, surveys: list[Survey], form: Format, work: _Work) -> None:
+    """Add a warning where the engine that a format is for does not know the type or the model's architecture."""
+    if not any(f.ternary for f in surveys):
+        return
+    kind = ggml.BY_NAME.get(form.name.upper())
+    if kind is not None and kind.fork == "Prism":
+        work.warnings.append(
+            f"{kind.name} (type {kind.id}) is known to Prism's fork of llama.cpp and to Tritium; llama.cpp itself refuses the file. "
+            "For llama.cpp write q2_0"
+        )
     if "llama.cpp" in form.doc and model.arch is not None and model.arch.activation == "relu2":
         work.warnings.append(
             f"llama.cpp does not know the architecture {model.arch.gguf!r} (relu²) and will not load this file; Tritium does. "
             "For bitnet.cpp write i2_s"
+        )
+    tables = [f.entry.name for f in surveys if f.scale is not None and not f.ternary]
+    if tables:
+        work.warnings.append(
+            f"{form.name} has no ternary tables: {', '.join(map(visible, tables))} became floats, and the file larger"
         )
 
 

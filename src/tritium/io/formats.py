@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +21,7 @@ from tritium.io.model.entry import FLOATS, Entry, ModelFile
 from tritium.io.reader import fault
 from tritium.io.safetensors import DTYPES, NAMES
 from tritium.io.stream import Piece
-from tritium.io.ternary import Array, Ternary, rows_at_a_time
+from tritium.io.ternary import Array, Ternary, as_matrix, rows_at_a_time
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -34,22 +35,42 @@ class Format:
     doc: str
     codec: Any = None
     rounds: np.dtype[Any] | None = None
+    tables: bool = True  # its engines look up rows of ternary tables; else embeddings and heads are written as floats
 
 
 FORMATS = {
     f.name: f
     for f in (
-        Format("i2_s", "gguf", "bitnet.cpp; 2 bits, one fp32 scale a tensor", codecs.i2_s),
+        Format("i2_s", "gguf", "bitnet.cpp; 2 bits, one fp32 scale a tensor", codecs.i2_s, tables=False),
         Format("tq1_0", "gguf", "llama.cpp; 1.69 bits, fp16 scales", codecs.tq1_0, np.dtype("<f2")),
         Format("tq2_0", "gguf", "llama.cpp; 2.06 bits, fp16 scales", codecs.tq2_0, np.dtype("<f2")),
         Format("q2_0", "gguf", "llama.cpp since July 2026; 2.25 bits, fp16 scales", codecs.q2_0, np.dtype("<f2")),
-        Format("hf", "safetensors", "transformers; 2 bits, one scale a tensor, which multiplies", codecs.hf),
+        Format(
+            "pq2_0",
+            "gguf",
+            "Prism's fork of llama.cpp; 2.13 bits, fp16 scales for 128 columns",
+            codecs.pq2_0,
+            np.dtype("<f2"),
+        ),
+        Format(
+            "ptq1_0",
+            "gguf",
+            "Prism's fork of llama.cpp; 1.75 bits, fp16 scales for 128 columns",
+            codecs.ptq1_0,
+            np.dtype("<f2"),
+        ),
+        Format(
+            "hf", "safetensors", "transformers; 2 bits, one scale a tensor, which multiplies", codecs.hf, tables=False
+        ),
         Format("mlx", "safetensors", "MLX's own 2-bit form; exact, for mx.quantized_matmul", codecs.mlx),
         Format("f32", "safetensors", "plain numbers, value times scale", None, np.dtype("<f4")),
         Format("f16", "safetensors", "plain numbers, value times scale", None, np.dtype("<f2")),
         Format("bf16", "safetensors", "plain numbers, value times scale", None, BF16),
     )
 }
+
+
+TABLES = frozenset(("model.embed_tokens.weight", "lm_head.weight"))
 
 
 @dataclass(frozen=True)
@@ -65,12 +86,14 @@ class Survey:
 
 def survey(entry: Entry, to: Format) -> Survey:
     """Survey an entry: is it ternary, and how much do its scales change by rounding; raise where the format cannot hold it."""
-    if entry.role == "maybe" and names.is_linear(entry.name) and to.codec is not None:
+    if entry.role == "maybe" and names.is_linear(entry.name, entry.arch) and to.codec is not None:
         t: Ternary | None = entry.ternary()  # raises where a projection is dense
     else:
         t = entry.find_ternary()
     if t is None:
         return Survey(entry, False)
+    if not to.tables and entry.common in TABLES:
+        return Survey(entry, False, t.scale)
     try:
         group = _fits(t, to)
     except FormatError as error:
@@ -112,10 +135,13 @@ def _gguf_ternary(f: Survey, model: ModelFile, to: Format, arch: names.Arch | No
         t = e.ternary()
         yield to.codec.encode(t if order is None else t.take(order))
 
-    return Piece(_gguf_name(e, model), e.shape, to.name.upper(), to.codec.nbytes(e.shape), chunks)
+    return Piece(_gguf_name(e, model), e.shape, to.name.upper(), to.codec.nbytes(as_matrix(e.shape)), chunks)
 
 
 def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
+    if e.role == "ternary":  # a table of a format whose engines have no ternary ones
+        kind = "F16" if _exact(e.ternary().scale, DTYPES["F16"]) else "F32"
+        return _cast(e, _gguf_name(e, model), kind)
     if model.gguf is not None:
         return Piece(e.name, e.shape, e.stored, e.nbytes, lambda: [e.raw()])
     kind = "F32" if len(e.shape) < 2 and e.stored in FLOATS else e.stored
@@ -126,11 +152,11 @@ def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
             "one that GGUF has (F32, F16, BF16, F64, I8 to I64)",
             "Leave it out or cast it.",
         )
-    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch))
+    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch), e.shift)
 
 
 def _gguf_name(e: Entry, model: ModelFile) -> str:
-    name = e.name if model.gguf is not None else names.to_gguf(e.name) or e.name
+    name = e.name if model.gguf is not None else names.to_gguf(e.name, e.arch) or e.name
     if len(name.encode()) > 63:
         raise fault(e.where, f"a name of {len(name.encode())} bytes", "at most 63, ggml's limit", "Rename the tensor.")
     return name
@@ -147,18 +173,17 @@ def _order(e: Entry, model: ModelFile, arch: names.Arch | None) -> Array | None:
     return names.interleave(e.shape[0], heads) if heads else None
 
 
-def _cast(e: Entry, name: str, kind: str, order: Array | None = None) -> Piece:
-    """Return a plain tensor cast to a dtype, in bounded chunks."""
+def _cast(e: Entry, name: str, kind: str, order: Array | None = None, shift: float = 0.0) -> Piece:
+    """Return a plain tensor cast to a dtype, in bounded chunks; `shift` is added first."""
     dtype = DTYPES[kind]
     size = int(np.prod(e.shape, dtype=object)) * dtype.itemsize
 
     def chunks() -> Iterator[Array]:
-        values = e.array() if order is None else e.array()[order]
-        flat = values.reshape(-1)
-        for r in rows_at_a_time(len(flat), 1):
+        for part in e.chunks() if order is None else [e.array()[order]]:
+            values = part.astype(np.float32) + np.float32(shift) if shift else part
             with np.errstate(over="ignore"):
-                out = flat[r].astype(dtype)
-            if dtype.itemsize == 2 and np.isinf(out).any() and not np.isinf(flat[r]).any():
+                out = values.astype(dtype)
+            if dtype.itemsize == 2 and np.isinf(out).any() and not np.isinf(values).any():
                 raise fault(e.where, "numbers beyond the range of fp16", "at most 65504", "Write bf16 or f32.")
             yield out
 
@@ -170,19 +195,22 @@ def _cast(e: Entry, name: str, kind: str, order: Array | None = None) -> Piece:
 
 def one_dtype(surveys: list[Survey], model: ModelFile, to: Format) -> str:
     """Return the dtype for scales and all other numbers of a model, "" for a file that is not a model: that of the embeddings
-    where it holds every norm and scale exactly, else F32. Libraries multiply them with each other and reject mixed dtypes."""
+    (BF16 or F16 where they are ternary) if it holds every norm and scale exactly, else F32. Libraries multiply them with each
+    other and reject mixed dtypes."""
     if to.codec is None:
         return NAMES[to.rounds] if to.rounds is not None else ""
     if not model.config and model.arch is None:
         return ""
-    plain = [f.entry for f in surveys if not f.ternary and (f.entry.stored in FLOATS or f.entry.stored not in DTYPES)]
+    plain = [f.entry for f in surveys if f.scale is None and (f.entry.stored in FLOATS or f.entry.stored not in DTYPES)]
     widest = max(plain, key=lambda e: e.nbytes, default=None)
-    kind = widest.stored if widest is not None else "BF16"
-    if kind not in ("F16", "BF16"):
-        return "F32"
-    numbers = [f.scale for f in surveys if f.scale is not None]
-    numbers += [e.array() for e in plain if e.stored != kind]
-    return kind if all(_exact(a, DTYPES[kind]) for a in numbers) else "F32"
+    tables = any(f.scale is not None and f.entry.common in TABLES for f in surveys)
+    for kind in ("BF16", "F16") if tables or widest is None else (widest.stored,):
+        if kind not in ("F16", "BF16"):
+            return "F32"
+        scales = all(_exact(f.scale, DTYPES[kind]) for f in surveys if f.scale is not None)
+        if scales and all(_exact(part, DTYPES[kind]) for e in plain if e.stored != kind for part in e.chunks()):
+            return kind
+    return "F32"
 
 
 def _exact(a: Array, dtype: np.dtype[Any]) -> bool:
@@ -198,9 +226,11 @@ def safetensors_pieces(surveys: list[Survey], model: ModelFile, to: Format, dtyp
     group = min((f.mlx_group for f in surveys if f.ternary), default=0)
     out: list[Piece] = []
     for f in surveys:
-        name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name) or f.entry.name
+        name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name, f.entry.arch) or f.entry.name
         if not f.ternary:
-            out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype)))
+            # norms of some families are stored less 1 there, and as they multiply in GGUF
+            shift = names.norm_shift(name, model.arch) if model.gguf is not None else 0.0
+            out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype), shift=-shift))
         elif to.codec is codecs.hf:
             out += _hf_pair(f, name, scale)
         elif to.codec is codecs.mlx:
@@ -226,7 +256,7 @@ def _dense(e: Entry, name: str, to: Format) -> Piece:
         for r in rows_at_a_time(*t.shape):
             yield t.dense(r).astype(dtype)
 
-    return Piece(name, e.shape, NAMES[dtype], e.shape[0] * e.shape[1] * dtype.itemsize, chunks)
+    return Piece(name, e.shape, NAMES[dtype], prod(e.shape) * dtype.itemsize, chunks)
 
 
 def _beside(name: str, part: str) -> str:
@@ -235,6 +265,13 @@ def _beside(name: str, part: str) -> str:
 
 def _hf_pair(f: Survey, name: str, scale: str) -> list[Piece]:
     e = f.entry
+    if len(e.shape) != 2:
+        raise fault(
+            e.where,
+            f"a stack of shape {list(e.shape)}",
+            "a matrix",
+            "hf holds no stacks: write a GGUF format, mlx or f32.",
+        )
     n, k = e.shape
     name = name if name.endswith("weight") else f"{name}.weight"
     body = Piece(name, (n // 4, k), "U8", n * k // 4, lambda: [codecs.hf.encode(e.ternary())])
@@ -244,7 +281,7 @@ def _hf_pair(f: Survey, name: str, scale: str) -> list[Piece]:
 
 def _mlx_triple(f: Survey, name: str, scale: str, group: int) -> list[Piece]:
     e, dtype = f.entry, DTYPES[scale]
-    n, k = e.shape
+    *lead, k = e.shape
     name = name if name.endswith("weight") else f"{name}.weight"
     cached: list[codecs.Affine] = []  # the three pieces are written one after another, from one encoding
 
@@ -259,14 +296,12 @@ def _mlx_triple(f: Survey, name: str, scale: str, group: int) -> list[Piece]:
         return [out]
 
     columns = k // group
-    parts: list[tuple[str, tuple[int, int], str, Callable[[], Any]]] = [
-        (name, (n, k // 16), "U32", lambda: [affine().words]),
-        (_beside(name, "scales"), (n, columns), scale, lambda: [affine().scales.astype(dtype)]),
-        (_beside(name, "biases"), (n, columns), scale, last),
+    parts: list[tuple[str, tuple[int, ...], str, Callable[[], Any]]] = [
+        (name, (*lead, k // 16), "U32", lambda: [affine().words]),
+        (_beside(name, "scales"), (*lead, columns), scale, lambda: [affine().scales.astype(dtype)]),
+        (_beside(name, "biases"), (*lead, columns), scale, last),
     ]
-    return [
-        Piece(p, shape, kind, shape[0] * shape[1] * DTYPES[kind].itemsize, chunks) for p, shape, kind, chunks in parts
-    ]
+    return [Piece(p, shape, kind, prod(shape) * DTYPES[kind].itemsize, chunks) for p, shape, kind, chunks in parts]
 
 
 def config_for(model: ModelFile, to: Format, surveys: list[Survey], dtype: str) -> dict[str, Any]:

@@ -67,12 +67,15 @@ for _type in (
     Type(42, "Q2_0", 64, 18, ternary=True, file_type=41), Type(42, "PQ2_0", 128, 34, "Prism", ternary=True),
     Type(134, "IQ1_BN", 64, 13, "ik_llama.cpp", _IK, lambda n, k: n // 64 * 13 + (n // k if k else 0) * 2, ternary=True),
     Type(135, "IQ2_BN", 64, 16, "ik_llama.cpp", _IK, lambda n, k: n // 64 * 16 + (n // k if k else 0) * 4, ternary=True),
-    Type(142, "PQ2_0", 128, 34, "Prism", ternary=True),
-    Type(143, "PTQ1_0", 128, 28, "Prism", "it belongs to Prism's fork alone; use the Q2_0 file of the same model", ternary=True),
+    # the numbers of file types are those that llama-quantize of Prism's fork lists
+    Type(142, "PQ2_0", 128, 34, "Prism", ternary=True, file_type=141),
+    Type(143, "PTQ1_0", 128, 28, "Prism", ternary=True, file_type=143),
 ):  # fmt: skip
     TYPES[_type.id] = (*TYPES.get(_type.id, ()), _type)
 
-BY_NAME = {t.name: t for meanings in reversed(TYPES.values()) for t in meanings}
+BY_NAME = {
+    t.name: t for meanings in TYPES.values() for t in meanings
+}  # PQ2_0 has two ids and is written as the later, 142
 TERNARY = frozenset(t.name for t in BY_NAME.values() if t.ternary)  # including those that are not decoded
 FILE_TYPE = {t.name: t.file_type for t in BY_NAME.values() if t.file_type}
 

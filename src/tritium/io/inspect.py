@@ -181,10 +181,11 @@ def _file_type(model: ModelFile) -> Findings:
     stored = {e.stored for e in model.entries.values() if e.role == "ternary"}
     halves = (
         ["scales are fp16, one for each block: up to 4.9e-4 off an fp32 scale"]
-        if stored & {"TQ1_0", "TQ2_0", "Q2_0", "PQ2_0"}
+        if any(isinstance(codecs.GGUF.get(s), codecs.Blocks) for s in stored)
         else []
     )
     expected = {ggml.FILE_TYPE[s] for s in stored if s in ggml.FILE_TYPE}
+    expected |= {ggml.FILE_TYPE["Q2_0"]} if "PQ2_0" in stored else set()  # what early files of Prism's declare
     if file_type is None or not expected or file_type in expected:
         return halves, []
     return halves, [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ def all_legal(data: Array) -> bool:
 def unpack(packed: Array, k: int) -> Array:
     """Unpack uint8 [rows, ceil(K/4)] to codes, uint8 [rows, K]."""
     return _SPREAD[packed].view(np.uint8)[:, :k]
+
+
+def as_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a stack of matrices as that of one, its rows one below the other; others as they are."""
+    return (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape
 
 
 @dataclass(frozen=True, eq=False)

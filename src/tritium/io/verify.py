@@ -97,10 +97,10 @@ def compare(a: Entry, b: Entry, rtol: float = 0.0) -> Compared:
     left, right = a.find_ternary(), b.find_ternary()
     if left is not None and right is not None:
         return compare_ternary(left, right, rtol)
-    if left is not None or right is not None:
+    if (left is not None and b.role != "plain") or (right is not None and a.role != "plain"):
         kinds = [f"{e.stored} ({'ternary' if t is not None else 'not ternary'})" for e, t in ((a, left), (b, right))]
         return Compared(difference=f": {kinds[0]} and {kinds[1]}")
-    return _compare_plain(a.array(), b.array(), rtol)
+    return _compare_plain(a, b, rtol)
 
 
 def compare_ternary(a: Ternary, b: Ternary, rtol: float = 0.0) -> Compared:
@@ -138,19 +138,18 @@ def _relative(a: Array, b: Array) -> Array:
     return error
 
 
-def _compare_plain(a: Array, b: Array, rtol: float) -> Compared:
-    """Compare numbers as fp32, in chunks; NaN equals NaN."""
-    if not a.size:
-        return Compared()
-    left, right = a.reshape(len(a) if a.ndim else 1, -1), b.reshape(len(b) if b.ndim else 1, -1)
-    for r in rows_at_a_time(*left.shape):
+def _compare_plain(a: Entry, b: Entry, rtol: float) -> Compared:
+    """Compare numbers as fp32, in chunks; NaN equals NaN. A ternary table and the same one as floats are equal."""
+    first = 0
+    for left, right in zip(a.chunks(), b.chunks(), strict=True):
         with np.errstate(over="ignore"):
-            x, y = left[r].astype(np.float32), right[r].astype(np.float32)
+            x, y = (part.astype(np.float32) + np.float32(e.shift) for part, e in ((left, a), (right, b)))
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         if rtol and not same.all():
             same |= _relative(x, y) <= rtol
         if not same.all():
             i, j = (int(v) for v in np.unravel_index(int((~same).argmax()), same.shape))
-            where = f", row {r.start + i}, column {j}" if a.ndim > 1 else f", element {r.start + i}"
+            where = f", row {first + i}, column {j}" if len(a.shape) > 1 else f", element {first + i}"
             return Compared(difference=f"{where}: {x[i, j]:.9g} and {y[i, j]:.9g}")
+        first += len(left)
     return Compared()

@@ -8,7 +8,7 @@ Knows nothing of how a network computes. Never uses the net.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cached_property
@@ -23,12 +23,13 @@ from tritium import backends, dtype as dt, io, memory
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
 from tritium.escape import visible
-from tritium.io import ModelFile, gguf
+from tritium.families import BY_TYPE
+from tritium.families.config import Config
+from tritium.io import Entry, ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
 from tritium.io.reader import fault, forget, read_start
 from tritium.io.stream import Progress
 from tritium.models import generation, prepacked
-from tritium.models.config import Config
 from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler
 from tritium.models.session import TOGETHER, Programs, Session, programs
@@ -262,7 +263,7 @@ def load(
     found = io.open(path, variant=variant, ternarise=ternarise, mmap=mmap)
     config = read_config(found)
     source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap)
-    network = assemble(config, source)
+    network = assemble(config, source, context)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in found.entries.values():
         forget(entry.raw())
@@ -277,7 +278,12 @@ def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None,
         )
     _ = found.files  # copied now: the tokenizer is made later, when the file may have changed
     return Model(
-        found.config, assemble(found.config, found.source()), name=found.name, source=found, kv=kv, context=context
+        found.config,
+        assemble(found.config, found.source(), context),
+        name=found.name,
+        source=found,
+        kv=kv,
+        context=context,
     )
 
 
@@ -287,7 +293,7 @@ def read_config(found: ModelFile) -> Config:
     if found.container == "safetensors":
         if not found.config:
             raise fault(visible(found.path.name), "no config.json beside it", "the model's own", "Put it there.")
-        return Config.from_hf(found.config)
+        return Config.from_hf(_with_norms(found.config, found.named))
     if found.arch is None:
         raise FormatError(f"{visible(found.path.name)}: {found.beliefs[0]}. Such a model cannot be run here.")
     entries = found.named
@@ -297,4 +303,16 @@ def read_config(found: ModelFile) -> Config:
         said.setdefault("vocab_size", table.shape[0])
     if "rope_freqs" in entries:  # what scaled RoPE divides each frequency by
         said["rope_scaling"] = {"rope_type": "factors", "factors": entries["rope_freqs"].float32().tolist()}
-    return Config.from_hf(said)
+    for kind in ("long", "short"):  # what LongRoPE divides by in long and in short contexts
+        if f"rope_factors_{kind}" in entries and isinstance(said.get("rope_scaling"), dict):
+            said["rope_scaling"][f"{kind}_factor"] = entries[f"rope_factors_{kind}"].float32().tolist()
+    return Config.from_hf(_with_norms(said, entries))
+
+
+def _with_norms(config: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """Return a configuration that says whether projections have norms: no field of others does, only the weights."""
+    family = BY_TYPE.get(str(config.get("model_type", "")).lower())
+    normed = "model.layers.0.self_attn.q_proj.norm.weight" in entries
+    if not normed or family is None or "projection_norms" not in family.reads:
+        return config
+    return config | {"projection_norms": True}

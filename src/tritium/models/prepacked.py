@@ -9,30 +9,33 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt, quant
+from tritium import dtype as dt, ops, quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
 from tritium.escape import visible
+from tritium.families.config import Config
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import safetensors
 from tritium.io.reader import fault, map_file
 from tritium.io.stream import Piece, Progress, appearing
-from tritium.models.config import Config
-from tritium.models.weights import Network, Source
+from tritium.models.parts import EMBEDDING, HEAD, NORM, Plain, Product, names_in_prepacked
+from tritium.models.weights import Network, Source, placed
 from tritium.nn.linear import BitLinear, QuantLinear
+from tritium.nn.mixers import Experts
+from tritium.nn.transformer import Parallel, RMSNorm
 from tritium.op import Spec
 from tritium.tensor import Tensor
 
 FORMAT, VERSION = "tritium", "1"
 LINE = 64  # bytes of a cache line
 FILE = "file:"  # before the name of a side file
-EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
 
 
@@ -45,37 +48,47 @@ def is_prepacked(view: memoryview | bytes) -> bool:
 
 
 def linears(network: Network) -> dict[str, QuantLinear]:
-    """Every product with quantised weights, by the name it has in a file."""
-    found: dict[str, QuantLinear] = {}
-    for i, block in enumerate(network.blocks):
-        at = f"model.layers.{i}"
-        found |= {
-            f"{at}.self_attn.qkv": block.attention.qkv, f"{at}.self_attn.o": block.attention.out,
-            f"{at}.mlp.gate_up": block.mlp.gate_up, f"{at}.mlp.down": block.mlp.down,
-        }  # fmt: skip
+    """Return every product with quantised weights, by the name it has in a file."""
+    layers = {name: module for name, module in _modules(network) if isinstance(module, QuantLinear)}
     if isinstance(network.head.weight, QuantLinear):
-        found[HEAD] = network.head.weight
-    return found
+        layers[HEAD] = network.head.weight
+    return layers
+
+
+def experts(network: Network) -> dict[str, Experts]:
+    """Return the matrices of all experts, by the names they have in a file."""
+    return {name: module for name, module in _modules(network) if isinstance(module, Experts)}
+
+
+def _modules(network: Network) -> Iterator[tuple[str, Any]]:
+    """Yield every product, norm and tensor of the layers with its name in a file."""
+    for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
+        modules = placed(block)
+        for place, products in parts.products.items():
+            module = modules[place]
+            singles = module.parts if isinstance(module, Parallel) else (module,)
+            yield from ((f"model.layers.{i}.{p.name}", part) for p, part in zip(products, singles, strict=True))
+        yield from ((f"model.layers.{i}.{p.name}", modules[place]) for place, p in parts.plain.items())
 
 
 def plain(network: Network) -> dict[str, Tensor]:
-    """Everything else: norms, the embedding, a float head of its own."""
-    found = {EMBEDDING: network.embedding.weight, "model.norm": network.head.norm.weight}
-    for i, block in enumerate(network.blocks):
-        norms = {
-            "input_layernorm": block.attention_norm, "post_attention_layernorm": block.mlp_norm,
-            "self_attn.attn_sub_norm": block.attention.sub_norm, "mlp.ffn_sub_norm": block.mlp.sub_norm,
-        }  # fmt: skip
-        found |= {f"model.layers.{i}.{name}": norm.weight for name, norm in norms.items() if norm is not None}
+    """Return everything else: norms, the embedding, a float head of its own."""
+    tensors = {EMBEDDING: network.embedding.weight, NORM: network.head.norm.weight}
+    for name, module in _modules(network):
+        if isinstance(module, RMSNorm | Tensor):
+            tensors[name] = module.weight if isinstance(module, RMSNorm) else module
+        elif isinstance(module, BitLinear) and module.norm is not None:
+            tensors[f"{name}.norm"] = module.norm
     head = network.head.weight
     if isinstance(head, Tensor) and head is not network.embedding.weight:
-        found[HEAD] = head
-    return found
+        tensors[HEAD] = head
+    return tensors
 
 
 def nbytes(network: Network) -> int:
     """Bytes of all weights."""
-    return sum(q.nbytes for q in linears(network).values()) + sum(t.nbytes for t in plain(network).values())
+    products: list[Any] = [*linears(network).values(), *experts(network).values()]
+    return sum(p.nbytes for p in (*products, *plain(network).values()))
 
 
 def save(
@@ -85,11 +98,11 @@ def save(
     """Write the file; it appears whole or not at all."""
     about: dict[str, Any] = {}
     pieces: list[Piece] = []
-    for key, layer in linears(network).items():
-        w = layer.weight
+    weights: dict[str, Any] = {key: layer.weight for key, layer in linears(network).items()}
+    for key, w in (weights | experts(network)).items():
         about[key] = {"dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group}
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
-        pieces.append(_piece(f"{key}.scale", host(layer.weight.scale)))  # type: ignore[arg-type]
+        pieces.append(_piece(f"{key}.scale", host(w.scale)))
     for key, t in plain(network).items():
         about[key] = {"dtype": t.dtype.name, "shape": list(t.shape)}
         pieces.append(_piece(f"{key}.weight", host(t.contiguous())))
@@ -124,7 +137,7 @@ class Prepacked:
         self.name = visible(said.get("name", path.stem))
         self.config = Config.from_dict(self._json("config"))
         self._about = self._json("weights")
-        if unknown := sorted(set(self._about) - set(_places(self.config))):
+        if unknown := sorted(set(self._about) - set(names_in_prepacked(self.config))):
             listed = ", ".join(map(visible, unknown[:4]))
             raise fault(visible(path.name), f"weights that its configuration has no place for: {listed}", "none")
 
@@ -173,11 +186,19 @@ class Prepacked:
     def source(self) -> Source:
         """The weights as a network wants them."""
 
-        def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> QuantLinear:
-            return self._linear(joined, (rows, columns))
+        def linear(p: Product, norm: Tensor | None) -> QuantLinear:
+            return self._linear(p.name, (p.rows, p.columns), norm)
 
-        def vector(name: str, size: int) -> Tensor:
-            return self.tensor(name.removesuffix(".weight"), (size,)).to(dt.f32)
+        def plain(p: Plain) -> Tensor | QuantLinear:
+            scaled = len(p.shape) == 2 and self._is_scaled(p.name)
+            return self._linear(p.name, p.shape) if scaled else self.tensor(p.name, p.shape).to(dt.f32)
+
+        def experts(p: Product) -> Experts:
+            shape = (p.experts, p.rows, p.columns)
+            data, scale, group = self._scaled(p.name, shape)
+            base = quant.CANONICAL.get(data.dtype, data.dtype)
+            here = data if data.dtype is device("cpu").backend.tiling(base) else ops.repack(data, base)
+            return Experts(here, asarray(scale.reshape(*shape[:2], *((-1,) if group else ())), device="cpu"), group)
 
         table = self.tensor(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
 
@@ -186,12 +207,17 @@ class Prepacked:
             if about is None:
                 return table
             shape = (self.config.vocab_size, self.config.hidden_size)
-            scaled = isinstance(about, dict) and "group" in about
-            return self._linear(HEAD, shape) if scaled else self.tensor(HEAD, shape)
+            return self._linear(HEAD, shape) if self._is_scaled(HEAD) else self.tensor(HEAD, shape)
 
-        return Source(linear, vector, lambda: table, head)
+        return Source(linear, plain, lambda: table, head, experts)
 
-    def _linear(self, key: str, shape: tuple[int, int]) -> QuantLinear:
+    def _is_scaled(self, key: str) -> bool:
+        """Return True if a weight is integers with scales."""
+        about = self._about.get(key)
+        return isinstance(about, dict) and "group" in about
+
+    def _scaled(self, key: str, shape: tuple[int, ...]) -> tuple[Tensor, np.ndarray[Any, Any], int]:
+        """Return the integers of a weight, its scales in one row, and the columns that share one (0: a row or all do)."""
         data = self.tensor(key, shape)
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         group = self._about[key].get("group", 0)
@@ -203,6 +229,10 @@ class Prepacked:
         scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
         if not np.isfinite(scale).all():
             raise fault(where, "a scale that is no number", "finite scales")
+        return data, scale, group
+
+    def _linear(self, key: str, shape: tuple[int, ...], norm: Tensor | None = None) -> QuantLinear:
+        data, scale, group = self._scaled(key, shape)
         scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
         base = quant.CANONICAL.get(data.dtype, data.dtype)
         weight = quant.Quantized(
@@ -210,16 +240,9 @@ class Prepacked:
         )
         if device("cpu").backend.tiling(base) is not data.dtype:
             weight = weight.plain().tiled()  # made on another kind of machine
-        return BitLinear(weight) if base.is_ternary else QuantLinear(weight)
+        return BitLinear(weight, norm=norm, eps=self.config.eps) if base.is_ternary else QuantLinear(weight)
 
 
-def _places(config: Config) -> Iterator[str]:
-    """The names of the weights that a configuration has a place for."""
-    yield from (EMBEDDING, "model.norm", HEAD)
-    inside = ["self_attn.qkv", "self_attn.o", "mlp.gate_up", "mlp.down", "input_layernorm", "post_attention_layernorm"]
-    inside += ["self_attn.attn_sub_norm", "mlp.ffn_sub_norm"] if config.sub_norms else []
-    yield from (f"model.layers.{i}.{name}" for i in range(config.layers) for name in inside)
-
-
-def _scale_sizes(shape: tuple[int, int], group: int) -> set[int]:
-    return {4 * shape[0] * -(-shape[1] // group)} if group > 0 else {4, 4 * shape[0]}
+def _scale_sizes(shape: tuple[int, ...], group: int) -> set[int]:
+    rows = prod(shape[:-1])
+    return {4 * rows * -(-shape[-1] // group)} if group > 0 else {4, 4 * rows} if len(shape) == 2 else {4 * rows}

@@ -5,7 +5,7 @@ Knows nothing of containers (io gives entries) or of how the parts are run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -17,20 +17,29 @@ from tritium import backends, dtype as dt, ops, quant
 from tritium.backends import Device
 from tritium.errors import ArgumentError
 from tritium.escape import visible
+from tritium.families import FAMILIES, description as d
+from tritium.families.config import Config
+from tritium.families.description import Layer
+from tritium.families.rope import for_context
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import Entry, Ternary
 from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
-from tritium.io.ternary import rows_at_a_time
-from tritium.models.config import Config
+from tritium.io.ternary import pack, rows_at_a_time, unpack
+from tritium.models.parts import NORM, LayerParts, Part, Plain, Product, layer_parts, of_expert, shapes_in_files
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
-from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, RMSNorm, RoPE
+from tritium.nn.mixers import Experts, GatedDeltaNet, MoE, Router
+from tritium.nn.rope import RoPE
+from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, Parallel, RMSNorm
+from tritium.op import Spec
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads
 
+BLOCK_NORMS = ("attention_norm", "mlp_norm", "attention_post_norm", "mlp_post_norm")
 HEADS = ("f32", "f16", "bf16", "int8")
+ROPE_TENSORS = frozenset(("rope_freqs", "rope_factors_long", "rope_factors_short"))  # read with the configuration
 FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 
 
@@ -38,82 +47,166 @@ class Network(NamedTuple):
     """All parts of a decoder."""
 
     embedding: Embedding
-    rope: RoPE
+    ropes: tuple[RoPE, ...]  # the different position embeddings of its layers
     blocks: tuple[Block, ...]
     head: Head
+    parts: tuple[LayerParts, ...]  # the names of each layer's weights
+
+    @property
+    def rope(self) -> RoPE:
+        """Return the position embedding of the layers; the first where they have several."""
+        return self.ropes[0]
 
     @property
     def device(self) -> Device:
         return self.embedding.weight.device
 
     def to(self, device: Any) -> Network:
-        """The same on another device, its weights made ready there; a head that is the embedding stays so."""
+        """Return the same on another device, its weights made ready there; a head that is the embedding stays so."""
         if backends.device(device) is self.device:
             return self
         embedding = self.embedding.to(device)
         tied = self.head.weight is self.embedding.weight
-        head = Head(self.head.norm.to(device), embedding.weight) if tied else self.head.to(device)
-        return Network(embedding, self.rope.to(device), tuple(b.to(device) for b in self.blocks), head)
+        table = embedding.weight if tied else self.head.weight.to(device)
+        head = Head(self.head.norm.to(device), table, self.head.multiplier)
+        ropes = tuple(rope.to(device) for rope in self.ropes)
+        return Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
+
+
+def _no_experts(product: Product) -> Experts:
+    raise ArgumentError(f"assemble: this source has no experts, and {product.name!r} is of some.")
 
 
 class Source(NamedTuple):
-    """Where parts come from: one call for each kind of weight."""
+    """Where parts come from: one call for each kind of weight. Names are those of whole models, not within a layer."""
 
-    linear: Callable[[str, tuple[str, ...], int, int], QuantLinear]  # (joined name, names, rows, columns)
-    vector: Callable[[str, int], Tensor]
+    linear: Callable[[Product, Tensor | None], QuantLinear]  # and the norm of its input
+    plain: Callable[[Plain], Tensor | QuantLinear]  # floats, or a product where a file has such a matrix ternary
     embedding: Callable[[], Tensor]
     head: Callable[[], Tensor | QuantLinear]
+    experts: Callable[[Product], Experts] = _no_experts
 
 
-def assemble(config: Config, source: Source) -> Network:
-    """The network of a configuration, its weights read through `source`; layers are read side by side."""
-    rope = RoPE(config.head_dim, config.rope_theta, scaling=dict(config.scaling))
+def assemble(config: Config, source: Source, context: int | None = None) -> Network:
+    """Return the network of a configuration, its weights read through `source`; layers are read side by side.
+
+    context: the most tokens it will be used with, where these are fewer than it was made for; LongRoPE depends on it."""
+    description = config.description
+    context = config.context if context is None else context
+    ropes = tuple(RoPE(r.dims, r.theta, scaling=for_context(r.scaling, context)) for r in description.ropes)
+
+    parts = tuple(layer_parts(layer, description, config.hidden_size) for layer in description.layers)
 
     def block(i: int) -> Block:
-        at = f"model.layers.{i}"
-
-        def norm(name: str, size: int) -> RMSNorm:
-            return RMSNorm(source.vector(f"{at}.{name}.weight", size), config.eps)
-
-        def joined(name: str, parts: tuple[str, ...], rows: int, columns: int) -> QuantLinear:
-            return source.linear(f"{at}.{name}", tuple(f"{at}.{p}.weight" for p in parts), rows, columns)
-
-        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        attention = Attention(
-            joined("self_attn.qkv", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), q + 2 * kv, config.hidden_size),
-            joined("self_attn.o", ("self_attn.o_proj",), config.hidden_size, q), rope, heads=config.heads, kv_heads=config.kv_heads,
-            sub_norm=norm("self_attn.attn_sub_norm", q) if config.sub_norms else None,
-        )  # fmt: skip
-        mlp = MLP(
-            joined("mlp.gate_up", ("mlp.gate_proj", "mlp.up_proj"), 2 * config.intermediate_size, config.hidden_size),
-            joined("mlp.down", ("mlp.down_proj",), config.hidden_size, config.intermediate_size), config.activation,
-            norm("mlp.ffn_sub_norm", config.intermediate_size) if config.sub_norms else None,
-        )  # fmt: skip
-        return Block(
-            norm("input_layernorm", config.hidden_size),
-            attention,
-            norm("post_attention_layernorm", config.hidden_size),
-            mlp,
-        )
+        return _Builder(source, config, f"model.layers.{i}", parts[i]).block(description.layers[i], ropes)
 
     with ThreadPoolExecutor(get_num_threads()) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
-    last = RMSNorm(source.vector("model.norm.weight", config.hidden_size), config.eps)
-    return Network(Embedding(source.embedding()), rope, blocks, Head(last, source.head()))
+    last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
+    embedding = Embedding(source.embedding(), description.embedding_multiplier)
+    return Network(embedding, ropes, blocks, Head(last, source.head(), description.logits_multiplier), parts)
+
+
+def placed(block: Block) -> dict[str, Any]:
+    """Return the modules and tensors of a layer by their places, as `layer_parts` names them."""
+    mixer, mlp = block.attention, block.mlp
+    modules = {place: getattr(block, place) for place in BLOCK_NORMS}
+    if isinstance(mixer, Attention):
+        modules |= {"attention_sub_norm": mixer.sub_norm, "q_norm": mixer.q_norm, "k_norm": mixer.k_norm}
+    else:
+        modules |= {place: getattr(mixer, place) for place in ("z", "b", "a", "a_log", "dt_bias", "norm")}
+        modules["conv"] = ops.expand_dims(mixer.conv.T, 1).contiguous()
+    modules |= {"qkv": mixer.qkv, "out": mixer.out, "gate_up": mlp.gate_up, "down": mlp.down}
+    return modules | ({"mlp_sub_norm": mlp.sub_norm} if isinstance(mlp, MLP) else {"router": mlp.router.weight})
+
+
+class _Builder(NamedTuple):
+    """Makes the modules of one layer from its weights."""
+
+    source: Source
+    config: Config
+    prefix: str
+    parts: LayerParts
+
+    def block(self, layer: Layer, ropes: tuple[RoPE, ...]) -> Block:
+        """Return the layer."""
+        description = self.config.description
+        rope = layer.mixer.rope if isinstance(layer.mixer, d.Attention) else None
+        index = None if rope is None else description.ropes.index(rope)
+        mixer: Attention | GatedDeltaNet
+        if isinstance(layer.mixer, d.Attention):
+            mixer = self.attention(layer.mixer, None if index is None else ropes[index])
+        else:
+            mixer = self.delta_net(layer.mixer)
+        mlp = self.mlp(layer.mlp) if isinstance(layer.mlp, d.Dense) else self.moe(layer.mlp)
+        norms: dict[str, Any] = {place: self.norm(place) for place in BLOCK_NORMS}
+        return Block(attention=mixer, mlp=mlp, residual=description.residual_multiplier, rope=index, **norms)
+
+    def attention(self, a: d.Attention, rope: RoPE | None) -> Attention:
+        """Return the attention of the layer."""
+        return Attention(
+            self.linear("qkv"), self._one("out"), rope, heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim,
+            sub_norm=self.norm("attention_sub_norm"), q_norm=self.norm("q_norm"), k_norm=self.norm("k_norm"), gate=a.gate,
+            window=a.window, scale=a.scale,
+        )  # fmt: skip
+
+    def delta_net(self, n: d.DeltaNet) -> GatedDeltaNet:
+        """Return the gated delta net of the layer."""
+        norm = self.norm("norm")
+        assert norm is not None
+        plain = {place: self.plain(place) for place in ("b", "a", "conv", "a_log", "dt_bias")}
+        conv = plain.pop("conv").reshape(-1, n.kernel)
+        qkv, z, out = (self._one(place) for place in ("qkv", "z", "out"))
+        return GatedDeltaNet(
+            qkv, z, conv=conv, norm=norm, out=out, heads=n.value_heads, key_heads=n.key_heads, **plain
+        )  # fmt: skip
+
+    def mlp(self, m: d.Dense) -> MLP:
+        """Return the MLP of the layer."""
+        return MLP(self.linear("gate_up"), self._one("down"), m.activation, self.norm("mlp_sub_norm"), m.clamp)
+
+    def moe(self, m: d.Experts) -> MoE:
+        """Return the mixture of experts of the layer."""
+        router = Router(
+            self.plain("router"), active=m.active, gate=m.scoring, normalise=m.normalise, scale=m.scaling
+        )  # fmt: skip
+        gate_up, down = (self.source.experts(self._named(self.parts.products[p][0])) for p in ("gate_up", "down"))
+        return MoE(router, gate_up, down, activation=m.activation, limit=m.clamp)
+
+    def plain(self, place: str) -> Any:
+        """Return plain numbers of the layer."""
+        p = self.parts.plain[place]
+        return self.source.plain(p._replace(name=f"{self.prefix}.{p.name}"))
+
+    def norm(self, place: str) -> RMSNorm | None:
+        """Return a norm of the layer; None where it has none there."""
+        return RMSNorm(self.plain(place), self.config.eps) if place in self.parts.plain else None
+
+    def linear(self, place: str) -> QuantLinear | Parallel:
+        """Return the product of the layer at a place, or several of one input."""
+        products = [self._product(product) for product in self.parts.products[place]]
+        return products[0] if len(products) == 1 else Parallel(*products)
+
+    def _one(self, place: str) -> QuantLinear:
+        (product,) = self.parts.products[place]
+        return self._product(product)
+
+    def _product(self, p: Product) -> QuantLinear:
+        norm = None if p.norm is None else self.source.plain(Plain(f"{self.prefix}.{p.norm}", (p.columns,)))
+        assert norm is None or isinstance(norm, Tensor)
+        return self.source.linear(self._named(p), norm)
+
+    def _named(self, p: Product) -> Product:
+        """Return a product with the names of the whole model."""
+        parts = tuple(part._replace(name=f"{self.prefix}.{part.name}") for part in p.parts)
+        return p._replace(name=f"{self.prefix}.{p.name}", parts=parts)
 
 
 def from_entries(
     entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False
 ) -> Source:
     """Weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file."""
-    used = set(_names(config))
-    unknown = sorted(n for n in set(entries) - used - {"rope_freqs"} if not n.endswith("rotary_emb.inv_freq"))
-    if unknown:
-        listed = ", ".join(visible(n) for n in unknown[:4])
-        raise fault(
-            "the model", f"{len(unknown)} weights that its configuration has no place for: {listed}", "none",
-            "It is computed differently from what its configuration says, so it is not supported.",
-        )  # fmt: skip
+    _check_names(entries, config)
 
     def entry(name: str, shape: tuple[int, ...]) -> Entry:
         found = entries.get(name)
@@ -123,12 +216,17 @@ def from_entries(
             raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
         return found
 
-    def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> BitLinear:
-        found = [entry(n, (*_part_rows(n, config), columns)) for n in names]
-        made = BitLinear(join([e.ternary() for e in found], storage))
-        for e in found:
+    def linear(p: Product, norm: Tensor | None) -> BitLinear:
+        stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
+        ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, p.parts, strict=True)]
+        layer = BitLinear(join([_columns(t, p.order) for t in ternary], storage), norm=norm, eps=config.eps)
+        for e in stored:
             forget(e.raw())
-        return made
+        return layer
+
+    def experts(p: Product) -> Experts:
+        parts = [_of_experts(entries, entry, part, p) for part in p.parts]
+        return join_experts(parts, p.experts)
 
     @cache  # a tied head is the embedding itself, not a second one
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor:
@@ -143,52 +241,108 @@ def from_entries(
         exact = head == "f32" and name in entries and entries[name].stored not in STORED
         return make_head(table(name, dt.f32) if exact else table(name), head)
 
-    def vector(name: str, size: int) -> Tensor:
-        return asarray(entry(name, (size,)).float32(), device="cpu")
+    def plain(p: Plain) -> Tensor | QuantLinear:
+        name = p.name + p.suffix
+        flat = (p.shape[0], *(n for n in p.shape[1:] if n != 1))  # GGUF leaves out sides of 1
+        stored = entry(name, flat if name in entries and entries[name].shape == flat else p.shape)
+        if len(flat) == 2 and stored.role == "ternary":
+            return BitLinear(join([_rows(stored.ternary(), p.order)], storage))
+        numbers = stored.float32() if p.order is None else stored.float32()[p.order]
+        return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
 
-    return Source(linear, vector, lambda: table("model.embed_tokens.weight"), out)
-
-
-def _names(config: Config) -> Iterator[str]:
-    yield from ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
-    inside = [
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.o_proj",
-        "mlp.gate_proj",
-        "mlp.up_proj",
-    ]
-    inside += ["mlp.down_proj", "input_layernorm", "post_attention_layernorm"]
-    inside += ["self_attn.attn_sub_norm", "mlp.ffn_sub_norm"] if config.sub_norms else []
-    yield from (f"model.layers.{i}.{name}.weight" for i in range(config.layers) for name in inside)
+    return Source(linear, plain, lambda: table("model.embed_tokens.weight"), out, experts)
 
 
-def _part_rows(name: str, config: Config) -> tuple[int]:
-    part = name.split(".")[-2]
-    rows = {
-        "q_proj": config.heads * config.head_dim,
-        "gate_proj": config.intermediate_size,
-        "up_proj": config.intermediate_size,
-    }
-    return (
-        rows.get(part, config.hidden_size if part in ("o_proj", "down_proj") else config.kv_heads * config.head_dim),
+def _check_names(entries: Mapping[str, Entry], config: Config) -> None:
+    """Raise for weights that the configuration has no place for: something else is computed with them."""
+    used = {name for stacked in (False, True) for name, _ in shapes_in_files(config, stacked=stacked)}
+    beyond = range(config.layers, config.layers + config.description.extra_layers)
+    skipped = (*FAMILIES[config.family].skips, *(f"{kind}.{i}." for i in beyond for kind in ("blk", "model.layers")))
+    unknown = sorted(
+        n
+        for n in set(entries) - used - ROPE_TENSORS
+        if not n.endswith("rotary_emb.inv_freq") and not n.startswith(skipped)
     )
+    if unknown:
+        listed = ", ".join(visible(n) for n in unknown[:4])
+        raise fault(
+            "the model", f"{len(unknown)} weights that its configuration has no place for: {listed}", "none",
+            "It is computed differently from what its configuration says, so it is not supported.",
+        )  # fmt: skip
+
+
+def _of_experts(
+    entries: Mapping[str, Entry], entry: Callable[[str, tuple[int, ...]], Entry], part: Part, p: Product
+) -> Ternary:
+    """Return the matrices of all experts below each other, from one tensor or from one for each."""
+    if f"{part.name}.weight" in entries:
+        return entry(f"{part.name}.weight", (p.experts, part.rows, p.columns)).ternary()
+    each = [entry(f"{of_expert(part.name, e)}.weight", (part.rows, p.columns)) for e in range(p.experts)]
+    return stack_rows([e.ternary() for e in each])
+
+
+def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
+    """Return some of the rows of a matrix; all for None."""
+    if order is None:
+        return t
+    return Ternary(t.codes[order], (len(order), t.shape[1]), t.scale[order] if t.scale.ndim else t.scale, t.group)
+
+
+def _columns(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
+    """Return a matrix with its columns in another order, which keeps groups whole; as it is for None."""
+    if order is None:
+        return t
+    n, k = t.shape
+    codes = np.empty_like(t.codes)
+    for rows in rows_at_a_time(n, k):
+        codes[rows] = pack(unpack(t.codes[rows], k)[:, order])
+    if not t.group:
+        return Ternary(codes, t.shape, t.scale)
+    groups = order.reshape(-1, t.group)
+    if (groups != groups[:, :1] + np.arange(t.group)).any() or (groups[:, 0] % t.group).any():
+        raise ArgumentError(f"load: columns are stored in an order that divides groups of {t.group}.")
+    return Ternary(codes, t.shape, t.scale[:, groups[:, 0] // t.group], t.group)
+
+
+def stack_rows(parts: list[Ternary]) -> Ternary:
+    """Return matrices of one input below each other: one scale for all where there is but one matrix, else one for each row or, if
+    any has groups, each group."""
+    if len(parts) == 1:
+        return parts[0]
+    group = max(p.group for p in parts)
+    scales: list[np.ndarray[Any, Any]] = []
+    for p in parts:
+        rows = p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
+        narrow = p.scales(group) if group else rows
+        if narrow is None:
+            raise ArgumentError(f"join: projections of one input have groups of {[p.group for p in parts]} columns.")
+        scales.append(narrow)
+    codes, shape = np.concatenate([p.codes for p in parts]), (sum(p.shape[0] for p in parts), parts[0].shape[1])
+    return Ternary(codes, shape, np.concatenate(scales), group)
 
 
 def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
-    """Projections of one input as one matrix; a scale for each row where theirs differ."""
-    group = parts[0].group
-    if any(p.group != group for p in parts):
-        raise ArgumentError(f"join: projections of one input have groups of {[p.group for p in parts]} columns.")
-    codes = np.concatenate([p.codes for p in parts]) if len(parts) > 1 else parts[0].codes
-    data = unpacked(codes, (codes.shape[0], parts[0].shape[1]))
-    scale = parts[0].scale
-    if len(parts) > 1:
-        rows = [p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32) for p in parts]
-        scale = np.concatenate(rows)
-    made = quant.Quantized("ternary", data, asarray(scale, device="cpu"), None, group)
-    return made if storage is dt.tern2 else replace(made, data=ops.repack(made.data, storage))
+    """Return projections of one input as one matrix; a scale for each row where theirs differ."""
+    whole = stack_rows(parts)
+    weights = quant.Quantized(
+        "ternary", unpacked(whole.codes, whole.shape), asarray(whole.scale, device="cpu"), None, whole.group
+    )
+    return weights if storage is dt.tern2 else replace(weights, data=ops.repack(weights.data, storage))
+
+
+def join_experts(parts: list[Ternary], count: int) -> Experts:
+    """Return matrices of experts, each kind below each other, as one tensor [experts, rows of all kinds, columns]."""
+    kinds = [[_rows(t, np.arange(t.shape[0]).reshape(count, -1)[e]) for t in parts] for e in range(count)]
+    whole = stack_rows([t for kind in kinds for t in kind])
+    if not whole.scale.ndim:
+        whole = replace(whole, scale=np.full(whole.shape[0], whole.scale, np.float32))
+    flat = unpacked(whole.codes, whole.shape)
+    rows, columns = whole.shape[0] // count, whole.shape[1]
+    data = Tensor(
+        flat.storage, dt.tern2, (count, rows, columns), Spec((count, rows, columns), dt.tern2).strides, flat.offset
+    )
+    scale = asarray(whole.scale.reshape(count, rows, *whole.scale.shape[1:]), device="cpu")
+    return Experts(data, scale, whole.group)
 
 
 def _floats(a: np.ndarray[Any, Any], copied: bool) -> Tensor:

@@ -1,11 +1,16 @@
-"""Layers of neural networks: `linear` (products with quantised weights) and `transformer` (its modules).
+"""Layers of neural networks: `linear` (products with quantised weights), `embedding`, `rope` (positions), `transformer` (its modules)
+and `mixers` (those of hybrid and sparse ones).
 
 Knows nothing of models or files.
 """
 
+from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, as_bytes, unpacked
-from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, KVCache, RMSNorm, RoPE
+from tritium.nn.mixers import DeltaState, Experts, GatedDeltaNet, MoE, Router, Routing, gated, project
+from tritium.nn.rope import RoPE
+from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, KVCache, Parallel, RMSNorm
 
 __all__ = [
-    "MLP", "Attention", "BitLinear", "Block", "Embedding", "Head", "KVCache", "QuantLinear", "RMSNorm", "RoPE", "as_bytes", "unpacked",
+    "MLP", "Attention", "BitLinear", "Block", "DeltaState", "Embedding", "Experts", "GatedDeltaNet", "Head", "KVCache", "MoE",
+    "Parallel", "QuantEmbedding", "QuantLinear", "RMSNorm", "RoPE", "Router", "Routing", "as_bytes", "gated", "project", "unpacked",
 ]  # fmt: skip

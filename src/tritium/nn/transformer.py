@@ -12,46 +12,42 @@ of new tokens that are real (the others are padding).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tritium import dtype as dt, ops
-from tritium.arguments import checked_class, checked_except
-from tritium.errors import ArgumentError, ShapeError, shown
-from tritium.functions import asarray
+from tritium.arguments import checked_class
+from tritium.errors import ArgumentError, ShapeError
 from tritium.interop import read_tensor
 from tritium.nn.linear import QuantLinear
-from tritium.op import Op
+from tritium.nn.rope import Angles, RoPE
 from tritium.tensor import Tensor
 
-ACTIVATIONS: dict[str, Op] = {"relu2": ops.relu2, "silu": ops.silu, "relu": ops.relu, "gelu": ops.gelu}
-SCALINGS: dict[str, tuple[str, ...]] = {  # kinds of RoPE scaling, and the fields each needs
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "factors": ("factors",),
-}
-MOST_SIZE = 1 << 20  # of a head
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu2": ops.relu2, "silu": ops.silu, "relu": ops.relu, "gelu": ops.gelu,
+    "gelu_pytorch_tanh": partial(ops.gelu, approximate="tanh"),
+}  # fmt: skip
 
 
 @checked_class
 class Embedding:
-    """Token embeddings: the row of a table for each token, in f32."""
+    """Token embeddings: the row of a table for each token, in f32, times a multiplier."""
 
-    __slots__ = ("weight",)
+    __slots__ = ("multiplier", "weight")
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, multiplier: float = 1.0) -> None:
         if weight.ndim != 2:
             raise ShapeError(f"Embedding: a table [vocab_size, hidden_size] is needed, given {weight.spec}.")
-        self.weight = weight
+        self.weight, self.multiplier = weight, multiplier
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return ops.take(self.weight, ids, axis=0).to(dt.f32)
+        rows = ops.take(self.weight, ids, axis=0).to(dt.f32)
+        return rows if self.multiplier == 1 else rows * self.multiplier
 
     def to(self, device: Any) -> Embedding:
         """Return the same module on another device."""
-        return Embedding(self.weight.to(device=device))
+        return Embedding(self.weight.to(device=device), self.multiplier)
 
 
 @checked_class
@@ -72,80 +68,6 @@ class RMSNorm:
     def to(self, device: Any) -> RMSNorm:
         """Return the same module on another device."""
         return RMSNorm(self.weight.to(device=device), self.eps)
-
-
-class Angles(NamedTuple):
-    """Rotation angles of each pair of a head at each position: cosine and sine, f32 [batch, tokens, D / 2]."""
-
-    cos: Tensor
-    sin: Tensor
-
-
-@checked_class
-class RoPE:
-    """Rotary position embeddings: pair i of a head of size D is rotated by position / theta^(2i / D).
-
-    Pairs are (i, i + D/2), as Hugging Face and `bitnet` files have them, or (2i, 2i + 1) with interleaved=True, as `llama`
-    files do; rows of Q and K are permuted between the two. `scaling` is that of a configuration: {"rope_type": "linear",
-    "factor": …}, {"rope_type": "llama3", …} or {"rope_type": "factors", "factors": [one for each pair]}.
-    """
-
-    __slots__ = ("frequencies", "interleaved")
-
-    @checked_except("theta")
-    def __init__(
-        self, size: int, theta: float = 10000.0, *, interleaved: bool = False, scaling: Mapping[str, Any] | None = None
-    ) -> None:
-        if (
-            not 2 <= size <= MOST_SIZE
-            or size % 2
-            or not isinstance(theta, (int, float, np.integer, np.floating))
-            or not theta > 0
-        ):
-            raise ArgumentError(
-                f"RoPE: an even size and a positive theta are needed, given {shown(size)} and {shown(theta)}."
-            )
-        frequencies = np.float64(theta) ** -(np.arange(0, size, 2) / size)
-        self.frequencies = asarray(scaled(frequencies, scaling or {}).astype(np.float32))
-        self.interleaved = interleaved
-
-    def angles(self, positions: Tensor) -> Angles:
-        """Return the angles of positions [batch, tokens]; they are the same for every layer.
-
-        The product is f32, as in training; its cosine and sine are taken in f64 and rounded, so that they are the same on
-        every device that has f64."""
-        angles = ops.expand_dims(positions.to(dt.f32), -1) * self.frequencies
-        if self.frequencies.device.backend.has_f64:
-            angles = angles.to(dt.f64)
-        return Angles(ops.cos(angles).to(dt.f32), ops.sin(angles).to(dt.f32))
-
-    def __call__(self, x: Tensor, angles: Angles, heads: int | None = None) -> Tensor:
-        """Rotate x [batch, tokens, heads, D]; with `heads`, only the first `heads` of them."""
-        return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved, heads=heads)
-
-    def to(self, device: Any) -> RoPE:
-        """Return the same module on another device."""
-        moved = RoPE.__new__(RoPE)
-        moved.frequencies, moved.interleaved = self.frequencies.to(device=device), self.interleaved
-        return moved
-
-
-def scaled(frequencies: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Return the RoPE frequencies scaled for longer contexts, as a configuration defines."""
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return frequencies
-    if kind not in SCALINGS:
-        raise ArgumentError(f"RoPE: scaling {kind!r} is unknown; known are {', '.join(SCALINGS)}.")
-    if kind == "factors":  # one for each pair, as stored in GGUF
-        return np.asarray(frequencies / np.asarray(scaling["factors"], np.float64))
-    factor = float(scaling["factor"])
-    if kind == "linear":
-        return frequencies / factor
-    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    cycles = float(scaling["original_max_position_embeddings"]) * frequencies / (2 * np.pi)  # within the first context
-    smooth = np.clip((cycles - low) / (high - low), 0, 1)
-    return np.asarray((1 - smooth) * frequencies / factor + smooth * frequencies)
 
 
 @checked_class
@@ -173,55 +95,121 @@ class KVCache(NamedTuple):
 
 
 @checked_class
+class Parallel:
+    """Projections of one input that are not one matrix, since each has a norm of its own: their results side by side."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: QuantLinear) -> None:
+        if not parts or any(p.in_features != parts[0].in_features for p in parts):
+            raise ShapeError(f"Parallel: projections of one input are needed, given {list(parts)}.")
+        self.parts = parts
+
+    @property
+    def in_features(self) -> int:
+        return self.parts[0].in_features
+
+    @property
+    def out_features(self) -> int:
+        return sum(p.out_features for p in self.parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the results of all projections, joined along the last axis."""
+        return ops.concat(*(p(x) for p in self.parts), axis=-1)
+
+    def to(self, device: Any) -> Parallel:
+        """Return the same module on another device."""
+        return Parallel(*(p.to(device) for p in self.parts))
+
+
+Linear = QuantLinear | Parallel
+
+
+def _moved(module: Any, device: Any) -> Any:
+    return None if module is None else module.to(device)
+
+
+@checked_class
 class Attention:
     """Causal grouped-query attention: one product for Q, K and V, RoPE, the KV cache, one output projection.
 
-    qkv: [(heads + 2 kv heads) * head_dim, hidden_size], rows of Q, K and V in this order. With a sub-norm the result is normalised
-    before the output projection, as in BitNet b1.58.
+    qkv: [(heads + 2 kv heads) * head_dim, hidden_size], rows of Q, K and V in this order, and with `gate` those of a gate for each
+    head after them: the result is multiplied by its sigmoid. With a sub-norm the result is normalised before the output
+    projection, as in BitNet b1.58; q_norm and k_norm are norms of each head. rope: None where the layer has no positions;
+    head_dim: where RoPE rotates only a part of a head. window: positions that a token sees, itself included.
     """
 
-    __slots__ = ("heads", "kv_heads", "out", "qkv", "rope", "size", "sub_norm")
+    __slots__ = (
+        "gate", "heads", "k_norm", "kv_heads", "out", "q_norm", "qkv", "rope", "scale", "size", "sub_norm", "window",
+    )  # fmt: skip
 
     def __init__(
-        self, qkv: QuantLinear, out: QuantLinear, rope: RoPE, *, heads: int, kv_heads: int, sub_norm: RMSNorm | None = None
+        self, qkv: QuantLinear | Parallel, out: QuantLinear, rope: RoPE | None, *, heads: int, kv_heads: int,
+        sub_norm: RMSNorm | None = None, head_dim: int | None = None, q_norm: RMSNorm | None = None,
+        k_norm: RMSNorm | None = None, gate: bool = False, window: int | None = None, scale: float | None = None,
     ) -> None:  # fmt: skip
+        if rope is None and head_dim is None:
+            raise ArgumentError("Attention: without RoPE, which tells the size of a head, head_dim= is needed.")
         self.qkv, self.out, self.rope, self.sub_norm = qkv, out, rope, sub_norm
+        self.q_norm, self.k_norm, self.gate, self.window, self.scale = q_norm, k_norm, gate, window, scale
         self.heads, self.kv_heads = heads, kv_heads
-        self.size = 2 * rope.frequencies.shape[0]
-        rows = (heads + 2 * kv_heads) * self.size
+        self.size = head_dim if head_dim is not None else 2 * rope.frequencies.shape[0]  # type: ignore[union-attr]
+        rows = (heads * (1 + gate) + 2 * kv_heads) * self.size
         if qkv.out_features != rows or out.in_features != heads * self.size:
             raise ShapeError(
                 f"Attention: {heads} heads and {kv_heads} kv heads of {self.size} need {rows} rows of Q, K and V and "
                 f"{heads * self.size} columns of the result, given {qkv} and {out}."
             )
 
-    def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, angles: Angles | None, cache: KVCache, places: Tensor) -> Tensor:
         """Return the attention output of new tokens x [batch, tokens, hidden_size]; write their keys and values to the KV cache."""
         batch, tokens, _ = x.shape
-        joined = self.qkv(x).reshape(batch, tokens, self.heads + 2 * self.kv_heads, self.size)
-        rotated = self.rope(joined, angles, self.heads + self.kv_heads)
-        ops.update_cache(cache.kv, rotated[:, :, self.heads :], places, out=cache.kv)
-        y = ops.attention(rotated[:, :, : self.heads], cache.k, cache.v, places)
+        joined = self.qkv(x).reshape(batch, tokens, -1, self.size)
+        q, kv = self._positioned(joined, angles)
+        ops.update_cache(cache.kv, kv, places, out=cache.kv)
+        limits: dict[str, Any] = {} if self.window is None else {"window": self.window}
+        y = ops.attention(q, cache.k, cache.v, places, scale=self.scale, **limits)
+        if self.gate:
+            y = y * ops.sigmoid(joined[:, :, self.heads + 2 * self.kv_heads :])
         y = y.reshape(batch, tokens, self.heads * self.size)
         return self.out(y if self.sub_norm is None else self.sub_norm(y))
+
+    def _positioned(self, joined: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
+        """Return Q, and K and V side by side: heads normalised, Q and K rotated."""
+        keys, end = self.heads + self.kv_heads, self.heads + 2 * self.kv_heads
+        if self.q_norm is None and self.k_norm is None:
+            if self.rope is not None and angles is not None:
+                joined = self.rope(joined, angles, keys)
+            return joined[:, :, : self.heads], joined[:, :, self.heads : end]
+        q, k = joined[:, :, : self.heads], joined[:, :, self.heads : keys]
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        if self.rope is not None and angles is not None:
+            q, k = self.rope(q, angles), self.rope(k, angles)
+        return q, ops.concat(k, joined[:, :, keys:end], axis=2)
 
     def to(self, device: Any) -> Attention:
         """Return the same module on another device, its weights repacked for it."""
         return Attention(
-            self.qkv.to(device), self.out.to(device), self.rope.to(device), heads=self.heads, kv_heads=self.kv_heads,
-            sub_norm=None if self.sub_norm is None else self.sub_norm.to(device),
+            self.qkv.to(device), self.out.to(device), _moved(self.rope, device), heads=self.heads, kv_heads=self.kv_heads,
+            sub_norm=_moved(self.sub_norm, device), head_dim=self.size, q_norm=_moved(self.q_norm, device),
+            k_norm=_moved(self.k_norm, device), gate=self.gate, window=self.window, scale=self.scale,
         )  # fmt: skip
 
 
 @checked_class
 class MLP:
-    """down(activation(gate(x)) * up(x)), gate and up in one product; with a sub-norm before the last, as in BitNet b1.58."""
+    """down(activation(gate(x)) * up(x)), gate and up in one product; with a sub-norm before the last, as in BitNet b1.58.
 
-    __slots__ = ("activation", "down", "gate_up", "sub_norm")
+    clamp: the input of the activation is at most this, and up(x) is within plus and minus this.
+    """
+
+    __slots__ = ("activation", "clamp", "down", "gate_up", "sub_norm")
 
     def __init__(
-        self, gate_up: QuantLinear, down: QuantLinear, activation: str = "relu2", sub_norm: RMSNorm | None = None
-    ) -> None:
+        self, gate_up: QuantLinear | Parallel, down: QuantLinear, activation: str = "relu2",
+        sub_norm: RMSNorm | None = None, clamp: float | None = None,
+    ) -> None:  # fmt: skip
         if activation not in ACTIVATIONS:
             raise ArgumentError(
                 f"MLP: the activation {activation!r} is unknown; known are {', '.join(sorted(ACTIVATIONS))}."
@@ -230,52 +218,75 @@ class MLP:
             raise ShapeError(
                 f"MLP: gate and up must have twice the columns of down as rows, given {gate_up} and {down}."
             )
+        if clamp is not None and not clamp > 0:
+            raise ArgumentError(f"MLP: clamp must be a positive number or None, given {clamp}.")
         self.gate_up, self.down, self.activation, self.sub_norm = gate_up, down, ACTIVATIONS[activation], sub_norm
+        self.clamp = clamp
 
     def to(self, device: Any) -> MLP:
         """Return the same module on another device, its weights repacked for it."""
         activation = next(name for name, row in ACTIVATIONS.items() if row is self.activation)
-        norm = None if self.sub_norm is None else self.sub_norm.to(device)
-        return MLP(self.gate_up.to(device), self.down.to(device), activation, norm)
+        return MLP(self.gate_up.to(device), self.down.to(device), activation, _moved(self.sub_norm, device), self.clamp)
 
     def __call__(self, x: Tensor) -> Tensor:
         both, intermediate_size = self.gate_up(x), self.down.in_features
-        y = self.activation(both[..., :intermediate_size]) * both[..., intermediate_size:]
+        gate, up = both[..., :intermediate_size], both[..., intermediate_size:]
+        if self.clamp is not None:
+            gate, up = ops.minimum(gate, self.clamp), ops.clip(up, -self.clamp, self.clamp)
+        y = self.activation(gate) * up
         return self.down(y if self.sub_norm is None else self.sub_norm(y))
 
 
 @checked_class
 class Block(NamedTuple):
-    """One layer of a transformer: attention and MLP, each with a pre-norm and a residual connection."""
+    """One layer of a transformer: attention and MLP, each with a pre-norm, perhaps a post-norm, and a residual connection.
+
+    attention: an Attention, or another mixer of tokens with a state of its own, such as a GatedDeltaNet; mlp: an MLP or a MoE.
+    residual: what attention and MLP are multiplied by before they are added. rope: which of a network's position embeddings the
+    layer is called with.
+    """
 
     attention_norm: RMSNorm
-    attention: Attention
+    attention: Any
     mlp_norm: RMSNorm
-    mlp: MLP
+    mlp: Any
+    attention_post_norm: RMSNorm | None = None
+    mlp_post_norm: RMSNorm | None = None
+    residual: float = 1.0
+    rope: int | None = 0
 
-    def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), angles, cache, places)
-        return x + self.mlp(self.mlp_norm(x))
+    def __call__(self, x: Tensor, angles: Angles | None, cache: Any, places: Tensor) -> Tensor:
+        """Return the layer's output for new tokens x [batch, tokens, hidden_size]; cache: the KV cache or state of its mixer."""
+        positions = (angles,) if isinstance(self.attention, Attention) else ()
+        y = self.attention(self.attention_norm(x), *positions, cache, places)
+        x = x + self._added(y, self.attention_post_norm)
+        return x + self._added(self.mlp(self.mlp_norm(x)), self.mlp_post_norm)
+
+    def _added(self, y: Tensor, norm: RMSNorm | None) -> Tensor:
+        y = y if norm is None else norm(y)
+        return y if self.residual == 1 else y * self.residual
 
     def to(self, device: Any) -> Block:
         """Return the same module on another device."""
-        return Block(*(part.to(device) for part in self))  # type: ignore[arg-type]
+        norms = {name: _moved(norm, device) for name, norm in self._asdict().items() if name.endswith("norm")}
+        return self._replace(attention=self.attention.to(device), mlp=self.mlp.to(device), **norms)
 
 
 @checked_class
 class Head:
     """The output head: the last norm and the product with a float table (of any dtype, tied to the embedding or not) or an
-    int8 one with a scale for each row of the vocabulary."""
+    int8 one with a scale for each row of the vocabulary; the logits times a multiplier."""
 
-    __slots__ = ("norm", "weight")
+    __slots__ = ("multiplier", "norm", "weight")
 
-    def __init__(self, norm: RMSNorm, weight: Tensor | QuantLinear) -> None:
-        self.norm, self.weight = norm, weight
+    def __init__(self, norm: RMSNorm, weight: Tensor | QuantLinear, multiplier: float = 1.0) -> None:
+        self.norm, self.weight, self.multiplier = norm, weight, multiplier
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self.norm(x)
-        return self.weight(y) if isinstance(self.weight, QuantLinear) else ops.linear(y, self.weight)
+        logits = self.weight(y) if isinstance(self.weight, QuantLinear) else ops.linear(y, self.weight)
+        return logits if self.multiplier == 1 else logits * self.multiplier
 
     def to(self, device: Any) -> Head:
         """Return the same module on another device."""
-        return Head(self.norm.to(device), self.weight.to(device))
+        return Head(self.norm.to(device), self.weight.to(device), self.multiplier)

@@ -205,5 +205,5 @@ def test_configurations_come_back_through_gguf(tmp_path: Path, packed: Path) -> 
 
 def test_a_scaled_rope_is_refused(packed: Path, tmp_path: Path) -> None:
     edit(packed, rope_scaling={"rope_type": "llama3", "factor": 8})
-    with pytest.raises(FormatError, match="Scaled RoPE"):
+    with pytest.raises(FormatError, match="scaled by a factor for each pair"):
         tio.convert(packed, tmp_path / "a.gguf", to="i2_s")

@@ -72,13 +72,13 @@ def _update_cache(space: Space) -> Fn:
 def _attention(space: Space) -> Fn:
     attend = _module("attention.attend").attend
 
-    def maker(out: Spec, scale: float | None) -> Fn:
+    def maker(out: Spec, scale: float | None, window: int | None) -> Fn:
         factor = factor_of(out.shape[-1], scale)
 
         def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
             if places is not None:
                 _check_places(space, places, k, q.shape[1], "attention")
-            found: Value = attend(q, k, v, places, factor)
+            found: Value = attend(q, k, v, places, factor, window)
             return found
 
         return run
@@ -108,11 +108,11 @@ def attend_new(
 
 
 def _rope(space: Space, otherwise: Fn) -> Fn:
-    def maker(out: Spec, interleaved: bool, heads: int | None) -> Fn:
+    def maker(out: Spec, interleaved: bool, heads: int | None, size: int | None) -> Fn:
         if len(out.shape) != 4:
-            return otherwise(out, interleaved=interleaved, heads=heads)
+            return otherwise(out, interleaved=interleaved, heads=heads, size=size)
         turned, to = _module("attention.cache").rope, space.twin(out.dtype)
-        return lambda x, cos, sin: turned(x, cos, sin, to, interleaved, heads)
+        return lambda x, cos, sin: turned(x, cos, sin, to, interleaved, heads, size)
 
     return maker
 

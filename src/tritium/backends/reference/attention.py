@@ -24,11 +24,12 @@ def _linear(x: Arr, w: Arr, bias: Arr | None, *, out: Arr) -> None:
     cast(y if bias is None else y + bias, out=out)
 
 
-def _rope(x: Arr, cos: Arr, sin: Arr, *, out: Arr, interleaved: bool, heads: int | None) -> None:
-    wide, half = x.astype(np.float32), x.shape[-1] // 2
-    one, two = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(0, half), slice(half, None))
+def _rope(x: Arr, cos: Arr, sin: Arr, *, out: Arr, interleaved: bool, heads: int | None, size: int | None) -> None:
+    wide, size = x.astype(np.float32), x.shape[-1] if size is None else size
+    half = size // 2
+    one, two = (slice(0, size, 2), slice(1, size, 2)) if interleaved else (slice(0, half), slice(half, size))
     a, b, c, s = wide[..., one], wide[..., two], cos[..., None, :], sin[..., None, :]
-    turned = np.empty_like(wide)
+    turned = wide.copy()
     turned[..., one], turned[..., two] = a * c - b * s, b * c + a * s
     if heads is not None:
         turned[..., heads:, :] = wide[..., heads:, :]
@@ -69,7 +70,9 @@ def factor_of(size: int, scale: float | None) -> float:
     return 1 / math.sqrt(max(size, 1)) if scale is None else scale
 
 
-def _attention(q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: float | None) -> None:
+def _attention(
+    q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: float | None, window: int | None
+) -> None:
     """All of it in f64, rounded to f32 at the end: every device gives the same bits, in whatever order it adds."""
     batch, tokens, heads, size = q.shape
     slots, shared, capacity, _ = k.shape
@@ -79,10 +82,12 @@ def _attention(q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: f
     y = np.zeros(q.shape, np.float64)
     for b, (slot, start, count) in enumerate(checked_places(places, slots, capacity, tokens, "attention")):
         seen = start + count
-        keys, values = (x[slot, :, :seen].astype(np.float64).repeat(heads // shared, axis=0) for x in (k, v))
+        first = 0 if window is None else max(start - window + 1, 0)  # what no query sees is not read
+        keys, values = (x[slot, :, first:seen].astype(np.float64).repeat(heads // shared, axis=0) for x in (k, v))
         scores = np.einsum("thd,hsd->hts", q[b, :count].astype(np.float64) * factor, keys)
-        later = np.arange(seen) > start + np.arange(count)[:, None]
-        scores[:, later] = -np.inf
+        key, last = np.arange(first, seen), start + np.arange(count)[:, None]
+        hidden = (key > last) | (key <= last - (seen if window is None else window))
+        scores[:, hidden] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
         weights /= weights.sum(axis=-1, keepdims=True)
         y[b, :count] = np.einsum("hts,hsd->thd", weights, values)

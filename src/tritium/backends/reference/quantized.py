@@ -15,7 +15,7 @@ from tritium import ops
 from tritium.backends.reference import packed
 from tritium.backends.reference.cast import cast
 from tritium.backends.reference.packed import Packed
-from tritium.errors import QuantError
+from tritium.errors import BoundsError, QuantError
 from tritium.op import Op
 
 Arr = np.ndarray[Any, Any]
@@ -128,6 +128,19 @@ def _dequantize_all(t: Arr, scale: Any, zero: Any, group: int, out: Arr) -> None
         near = near - _spread(zero, group, k).astype(np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
         cast(np.asarray(near * _spread(scale, group, k)), out=out)
+
+
+def _take_rows(w: Weight, scale: Arr, indices: Arr, *, group: int, out: Arr) -> None:
+    n, k = w.shape
+    bad = (indices < -n) | (indices >= n)
+    if bad.any():
+        raise BoundsError(f"take_rows: index {indices[bad].flat[0]} is outside an axis of size {n}.")
+    if isinstance(w, Packed) and w.dtype.rows == 1:  # the other rows need not be read
+        rows = integers(Packed(w.data[indices], w.dtype, (*indices.shape, k)))
+    else:
+        rows = integers(w)[indices]
+    steps = (scale[indices] if scale.ndim else scale).astype(np.float32)
+    _dequantize_all(rows, steps, None, group, out)
 
 
 def _check_steps(scale: Arr, zero: Arr | None, axes: int, low: int, high: int) -> None:
@@ -296,6 +309,7 @@ KERNELS: dict[Op, Any] = {
     ops.quantized_matmul: _quantized_matmul,
     ops.repack: _repack,
     ops.dequantize: _dequantize,
+    ops.take_rows: _take_rows,
     ops.quantize: _quantize,
     ops.quantize_ternary: _quantize_ternary,
     ops.quantize_int8: _quantize_int8,

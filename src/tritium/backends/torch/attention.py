@@ -36,14 +36,14 @@ def update_cache(out: Spec) -> Fn:
     return run
 
 
-def attention(out: Spec, scale: float | None) -> Fn:
+def attention(out: Spec, scale: float | None, window: int | None) -> Fn:
     factor = factor_of(out.shape[-1], scale)
 
     def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
         made = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
         for b, place in enumerate(_places(q, k, places)):
             if place[2]:
-                made[b, : place[2]] = _sequence(q[b], k, v, place, factor)
+                made[b, : place[2]] = _sequence(q[b], k, v, place, factor, window)
         return made
 
     return run
@@ -58,16 +58,18 @@ def _places(q: Value, k: Value, places: Value | None) -> Places:
     return checked_places(places.numpy(), slots, capacity, given, "attention")
 
 
-def _sequence(q: Value, k: Value, v: Value, place: tuple[int, int, int], factor: float) -> Value:
+def _sequence(q: Value, k: Value, v: Value, place: tuple[int, int, int], factor: float, window: int | None) -> Value:
     """The queries [T, heads, D] of one sequence: in f64, several heads to each of the cache."""
     slot, start, count = place
     _, heads, size = q.shape
     shared, seen = k.shape[1], start + count
-    keys, values = (x[slot, :, :seen].double().contiguous() for x in (k, v))
+    first = 0 if window is None else max(start - window + 1, 0)  # what no query sees is not read
+    keys, values = (x[slot, :, first:seen].double().contiguous() for x in (k, v))
     rows = (q[:count].double() * factor).reshape(count, shared, heads // shared, size).permute(1, 2, 0, 3)
     scores = torch.matmul(rows.reshape(shared, -1, size), keys.transpose(1, 2))
     if count > 1:
-        later = torch.arange(seen, device=q.device) > start + torch.arange(count, device=q.device)[:, None]
-        scores = scores.reshape(shared, heads // shared, count, seen).masked_fill_(later, float("-inf"))
-    mixed = torch.matmul(torch.softmax(scores, -1).reshape(shared, -1, seen), values).float()
+        key, last = torch.arange(first, seen, device=q.device), start + torch.arange(count, device=q.device)[:, None]
+        hidden = key > last if window is None else (key > last) | (key <= last - window)
+        scores = scores.reshape(shared, heads // shared, count, -1).masked_fill_(hidden, float("-inf"))
+    mixed = torch.matmul(torch.softmax(scores, -1).reshape(shared, -1, seen - first), values).float()
     return mixed.reshape(shared, heads // shared, count, size).permute(2, 0, 1, 3).reshape(count, heads, size)

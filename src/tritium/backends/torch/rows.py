@@ -23,7 +23,7 @@ from tritium.backends.torch import (
 )
 from tritium.backends.torch.maps import Fn, Maker, copied, maps, same, wide
 from tritium.backends.torch.space import HALF, TWINS, UNSIGNED, Space, Value, signed, write
-from tritium.backends.values import elements
+from tritium.backends.values import elements, mixers as elements_mixers
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.dtype import DType
 from tritium.errors import BoundsError
@@ -371,7 +371,7 @@ def _elsewhere(maker: Maker, space: Space) -> Maker:
 def makers(space: Space) -> dict[Op, Maker]:
     """A maker for every row that torch carries out."""
     rows = elements.makers(space)
-    for row in _MAY_GIVE_BACK:
+    for row in (*_MAY_GIVE_BACK, *elements_mixers.makers(space)):
         rows[row] = apart(rows[row])
     if space.on_host:
         rows |= {

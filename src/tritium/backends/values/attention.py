@@ -27,17 +27,22 @@ def _linear(xp: Namespace, x: Value, w: Value, bias: Value | None) -> Value:
     return y if bias is None else y + bias
 
 
-def _rope(xp: Namespace, x: Value, cos: Value, sin: Value, interleaved: bool, heads: int | None) -> Value:
+def _rope(
+    xp: Namespace, x: Value, cos: Value, sin: Value, interleaved: bool, heads: int | None, size: int | None
+) -> Value:
     if heads is not None and heads < x.shape[-2]:
-        turned = _rope(xp, x[..., :heads, :], cos, sin, interleaved, None)
+        turned = _rope(xp, x[..., :heads, :], cos, sin, interleaved, None, size)
         return xp.concat([turned, xp.astype(x[..., heads:, :], dt.f32)], len(x.shape) - 2)
+    if size is not None and size < x.shape[-1]:
+        turned = _rope(xp, x[..., :size], cos, sin, interleaved, None, None)
+        return xp.concat([turned, xp.astype(x[..., size:], dt.f32)], len(x.shape) - 1)
     shape, wide = tuple(x.shape), xp.astype(x, dt.f32)
     half = shape[-1] // 2
     split = xp.reshape(wide, (*shape[:-1], half, 2) if interleaved else (*shape[:-1], 2, half))
     a, b = (split[..., i] if interleaved else split[..., i, :] for i in (0, 1))
     c, s = cos[..., None, :], sin[..., None, :]
-    turned = [a * c - b * s, b * c + a * s]
-    return xp.reshape(xp.stack(turned, -1), shape) if interleaved else xp.concat(turned, len(shape) - 1)
+    pairs = [a * c - b * s, b * c + a * s]
+    return xp.reshape(xp.stack(pairs, -1), shape) if interleaved else xp.concat(pairs, len(shape) - 1)
 
 
 def _checked(xp: Namespace, places: Value, slots: int, capacity: int, given: int, what: str) -> list[Value]:
@@ -89,7 +94,9 @@ def _products(xp: Namespace, x: Value, y: Value) -> Value:
     return parts[0]
 
 
-def _attention(xp: Namespace, q: Value, k: Value, v: Value, places: Value | None, factor: float) -> Value:
+def _attention(
+    xp: Namespace, q: Value, k: Value, v: Value, places: Value | None, factor: float, window: int | None
+) -> Value:
     batch, given, heads, size = (int(n) for n in q.shape)
     slots, shared, capacity, _ = (int(n) for n in k.shape)
     if not (batch and given and heads and size and capacity):
@@ -112,7 +119,10 @@ def _attention(xp: Namespace, q: Value, k: Value, v: Value, places: Value | None
     scores = _products(xp, rows, xp.transpose(keys, (0, 1, 3, 2)))
     scores = xp.reshape(scores, (batch, shared, group, given, capacity))
     last = start[:, None] + token[None, :]
-    seen = (key[None, None, :] <= last[:, :, None])[:, None, None, :, :]
+    seen = key[None, None, :] <= last[:, :, None]
+    if window is not None:
+        seen = seen & (key[None, None, :] > last[:, :, None] - window)
+    seen = seen[:, None, None, :, :]
     scores = xp.where(seen, scores, xp.full((), float("-inf"), inner))
     weights = xp.exp(scores - xp.max(scores, (4,), True))
     weights = weights / xp.sum(weights, (4,), True)
@@ -129,14 +139,14 @@ def makers(xp: Namespace) -> dict[Op, Fn]:
     def linear(out: Spec) -> Fn:
         return lambda x, w, bias: cast(xp, _linear(xp, x, w, bias), out.dtype)
 
-    def rope(out: Spec, interleaved: bool, heads: int | None) -> Fn:
-        return lambda x, cos, sin: cast(xp, _rope(xp, x, cos, sin, interleaved, heads), out.dtype)
+    def rope(out: Spec, interleaved: bool, heads: int | None, size: int | None) -> Fn:
+        return lambda x, cos, sin: cast(xp, _rope(xp, x, cos, sin, interleaved, heads, size), out.dtype)
 
     def update_cache(out: Spec) -> Fn:
         return lambda cache, values, places: _update_cache(xp, cache, values, places)
 
-    def attention(out: Spec, scale: float | None) -> Fn:
+    def attention(out: Spec, scale: float | None, window: int | None) -> Fn:
         factor = factor_of(out.shape[-1], scale)
-        return lambda q, k, v, places: cast(xp, _attention(xp, q, k, v, places, factor), out.dtype)
+        return lambda q, k, v, places: cast(xp, _attention(xp, q, k, v, places, factor, window), out.dtype)
 
     return {ops.linear: linear, ops.rope: rope, ops.update_cache: update_cache, ops.attention: attention}

@@ -16,6 +16,7 @@ from tritium.backends.reference import kernels as reference
 from tritium.backends.reference.cast import number
 from tritium.backends.values import (
     attention as elements_attention,
+    mixers as elements_mixers,
     quantized as elements_quantized,
     random as elements_random,
 )
@@ -394,6 +395,7 @@ def _step(xp: Namespace, step: Step, rows: dict[Op, Maker]) -> Fn:
 def makers(xp: Namespace) -> dict[Op, Maker]:
     """A maker for each row that is more than one function of a library; `fused` is for the whole table."""
     found = _moves(xp) | _sources(xp) | _reductions(xp)
-    found |= elements_random.makers(xp) | elements_quantized.makers(xp) | elements_attention.makers(xp)
+    found |= elements_random.makers(xp) | elements_quantized.makers(xp)
+    found |= elements_attention.makers(xp) | elements_mixers.makers(xp)
     found[ops.astype] = lambda out, dtype, copy: lambda x: cast(xp, x, out.dtype)
     return found

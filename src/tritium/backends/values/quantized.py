@@ -14,7 +14,7 @@ import numpy as np
 from tritium import dtype as dt, ops
 from tritium.backends.reference.packed import Packed
 from tritium.backends.reference.quantized import BLOCK, TINY
-from tritium.backends.values.namespace import Namespace, Value, cast, size_of
+from tritium.backends.values.namespace import Namespace, Value, cast, legal, size_of
 from tritium.backends.values.packed import decode, encode
 from tritium.dtype import DType
 from tritium.errors import QuantError
@@ -269,6 +269,32 @@ def _dequantized(xp: Namespace, w: Packed | Value, scale: Value, zero: Value | N
     return near * _spread(xp, scale, group, k)
 
 
+def _gathered(xp: Namespace, w: Packed | Value, at: Value) -> Value:
+    """The integers of the rows at these indices, [n, K]; of tiles, whole tiles of rows are read."""
+    n, k = (int(s) for s in w.shape)
+    if not isinstance(w, Packed):
+        return xp.take(w, at, 0)
+    rows, count = w.dtype.rows, int(at.shape[0])
+    if rows == 1:
+        return decode(xp, Packed(xp.take(w.data, at, 0), w.dtype, (count, k)), checked=True)
+    tiles = xp.reshape(w.data, (-(-n // rows), -1))
+    near = decode(
+        xp, Packed(xp.reshape(xp.take(tiles, at // rows, 0), (-1,)), w.dtype, (count * rows, k)), checked=False
+    )
+    first = xp.astype(xp.array(np.arange(count) * rows), xp.dtype_of(at))
+    return xp.take(near, first + at % rows, 0)
+
+
+def _taken(xp: Namespace, w: Packed | Value, scale: Value, indices: Value, group: int) -> Value:
+    shape, k = tuple(indices.shape), int(w.shape[1])
+    if not size_of(shape) or not k:
+        return xp.full((*shape, k), 0.0, dt.f32)
+    at = xp.reshape(legal(xp, indices, int(w.shape[0]), "take_rows"), (size_of(shape),))
+    steps = xp.astype(xp.take(scale, at, 0) if len(scale.shape) else scale, dt.f32)
+    near = xp.astype(_gathered(xp, w, at), dt.f32) * _spread(xp, steps, group, k)
+    return xp.reshape(near, (*shape, k))
+
+
 # ---- makers
 
 
@@ -305,6 +331,9 @@ def _weight_makers(xp: Namespace) -> dict[Op, Fn]:
     def dequantize(out: Spec, group: int, dtype: DType) -> Fn:
         return lambda w, scale, zero: cast(xp, _dequantized(xp, w, scale, zero, group), dtype)
 
+    def take_rows(out: Spec, group: int) -> Fn:
+        return lambda w, scale, indices: _taken(xp, w, scale, indices, group)
+
     def quantize_ternary(out: tuple[Spec, ...], axis: int | None, group: int, dtype: DType) -> Fn:
         return xp.in_double(lambda w: _ternary(xp, w, out[1].shape, group, dtype))
 
@@ -333,6 +362,7 @@ def _weight_makers(xp: Namespace) -> dict[Op, Fn]:
     return {
         ops.quantize: quantize,
         ops.dequantize: dequantize,
+        ops.take_rows: take_rows,
         ops.quantize_ternary: quantize_ternary,
         ops.quantize_int8: quantize_int8,
         ops.quantize_int4: quantize_int4,

@@ -5,8 +5,9 @@ Knows nothing of files: readers provide the functions that read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy as np
 from tritium.errors import FormatError
 from tritium.escape import visible
 from tritium.io import codecs, gguf
+from tritium.io.dequantize import READABLE
 from tritium.io.model import names
 from tritium.io.reader import fault
 from tritium.io.safetensors import DTYPES
-from tritium.io.ternary import Array, Ternary
+from tritium.io.ternary import Array, Ternary, as_matrix, rows_at_a_time
 
 FLOATS = {name: DTYPES[name] for name in ("F32", "F16", "BF16", "F64")}
 
@@ -28,7 +30,7 @@ class Entry:
     """One weight. Rows of Q and K are in Hugging Face's order, whatever the order in the file."""
 
     name: str  # as in the file
-    shape: tuple[int, ...]  # of the weight, not of its packed bytes
+    shape: tuple[int, ...]  # of the weight, not of its packed bytes; a stack of experts has three axes
     stored: str
     nbytes: int  # with its scales
     offset: int  # in its file
@@ -40,12 +42,15 @@ class Entry:
     scale: Callable[[], Array] | None = field(default=None, repr=False)  # as stored, not interpreted
     decode: Callable[[], Ternary] | None = field(default=None, repr=False)
     numbers: Callable[[], Array] | None = field(default=None, repr=False)
+    some: Callable[[slice], Array] | None = field(default=None, repr=False)  # numbers of a few rows alone
     heads: int = 0  # of Q and K whose rows the file stores in pairs, for interleaved RoPE
+    arch: names.Arch | None = field(default=None, repr=False)  # whose names its name is one of
+    shift: float = 0.0  # of a norm: what is added to its weight before it multiplies
 
     @property
     def common(self) -> str:
         """Return the name by which it is compared with other files."""
-        return names.common(self.name)
+        return names.common(self.name, self.arch)
 
     @property
     def where(self) -> str:
@@ -64,15 +69,15 @@ class Entry:
         return value.take(order) if isinstance(value, Ternary) else value[order]
 
     def ternary(self) -> Ternary:
-        """Return codes and scales, with the fewest scales; raise where the weight is not ternary."""
-        if self.refused or (self.decode is None and (self.numbers is None or len(self.shape) != 2)):
+        """Return codes and scales, with the fewest scales, of a stack as of one matrix; raise where the weight is not ternary."""
+        if self.refused or (self.decode is None and (self.numbers is None or len(self.shape) < 2)):
             raise fault(self.where, self.stored, "a ternary layout", self.refused or "It is not a ternary matrix.")
         result: Ternary | None
         if self.decode is not None:
             result = self._read(self.decode)
         else:
             read = codecs.floats.decode if self.role == "master" else codecs.floats.exact
-            result = self._read(lambda: read(self.numbers()))  # type: ignore[misc]
+            result = self._read(lambda: read(self.numbers().reshape(as_matrix(self.shape))))  # type: ignore[misc]
         if result is None:
             raise fault(self.where, "dense weights", "ternary ones (0 and ±s)", NOT_TRAINED)
         return result.simplified()
@@ -91,7 +96,22 @@ class Entry:
         if self.numbers is not None:
             values: Array = self._read(self.numbers)
             return values
-        return self.ternary().dense()
+        return self.ternary().dense().reshape(self.shape)
+
+    def chunks(self) -> Iterator[Array]:
+        """Yield the numbers of array() as rows of a matrix, a bounded number at a time."""
+        n, k = as_matrix(self.shape) if len(self.shape) > 1 else (prod(self.shape), 1)
+        if self.role == "ternary" and not self.refused:
+            t = self.ternary()
+            yield from (t.dense(r) for r in rows_at_a_time(n, k))
+        elif self.some is not None and not self.heads:
+            read = self.some
+            for r in rows_at_a_time(n, k):
+                part: Array = self._read(lambda r=r: read(r))  # type: ignore[misc]
+                yield part
+        else:
+            rows = self.array().reshape(n, k)
+            yield from (rows[r] for r in rows_at_a_time(n, k))
 
     def float32(self) -> Array:
         """Return the numbers in fp32."""
@@ -153,10 +173,13 @@ class ModelFile:
         return result
 
 
-def role_of(name: str, shape: tuple[int, ...], stored: str, masters: bool) -> str:
-    """Return the role of plain numbers: a projection's are masters if `masters` is set; unknown matrices may be ternary."""
-    if len(shape) != 2 or stored not in FLOATS:
+def role_of(
+    name: str, shape: tuple[int, ...], stored: str, masters: bool, arch: names.Arch | None = None
+) -> str:  # fmt: skip
+    """Return the role of plain or dequantised numbers: a projection's are masters if `masters` is set; unknown matrices of
+    floats may be ternary."""
+    if len(shape) != 2 or (stored not in FLOATS and stored not in READABLE):
         return "plain"
-    if names.is_linear(name):
+    if names.is_linear(name, arch):
         return "master" if masters else "maybe"
-    return "plain" if names.known(name) else "maybe"
+    return "plain" if names.known(name, arch) or stored in READABLE else "maybe"

@@ -17,7 +17,7 @@ from tritium.io.dequantize import dequantize
 from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
 from tritium.io.model.supported import transform_in_gguf
-from tritium.io.ternary import Array
+from tritium.io.ternary import Array, as_matrix
 
 
 def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> ModelFile:
@@ -62,16 +62,20 @@ def _entry(
     readers: dict[str, Any] = {}
     if kind in codecs.GGUF:
         codec: Any = codecs.i2_s_arm64 if kind == "I2_S" and variant == "arm64" else codecs.GGUF[kind]
-        readers["decode"] = lambda: codec.decode(raw(), shape)
+        readers["decode"] = lambda: codec.decode(raw(), as_matrix(shape))
         readers["scale"] = lambda: codec.stored_scales(raw())
     elif kind in FLOATS:
         readers["numbers"] = lambda: _plain(raw(), FLOATS[kind], shape)
     elif not refused:
         readers["numbers"] = lambda: dequantize(kind, raw(), shape)
-    role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters)
+        if len(shape) > 1 and t.nbytes:
+            n, k = as_matrix(shape)
+            row = t.nbytes // n
+            readers["some"] = lambda r: dequantize(kind, raw()[r.start * row : r.stop * row], (r.stop - r.start, k))
+    role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters, arch)
     return Entry(
         name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
-        why=t.why, raw=raw, heads=_heads(file, t, arch), **readers,
+        why=t.why, raw=raw, heads=_heads(file, t, arch), arch=arch, **readers,
     )  # fmt: skip
 
 

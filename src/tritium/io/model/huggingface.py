@@ -15,12 +15,13 @@ import numpy as np
 
 from tritium.errors import FormatError
 from tritium.escape import visible
+from tritium.families.common import check_quantization
 from tritium.io import codecs, safetensors
 from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
-from tritium.io.model.supported import check_quantization, transform_in_config
+from tritium.io.model.supported import transform_in_config
 from tritium.io.reader import contained, fault, map_file
-from tritium.io.ternary import Array, Ternary
+from tritium.io.ternary import Array, Ternary, as_matrix
 
 
 def shards(path: Path, index: dict[str, Any], mapped: bool = True) -> dict[str, memoryview]:
@@ -76,7 +77,7 @@ def read(
         _config_in(metadata) or config
     )  # a single file written here carries its own; a config.json beside it may be another model's
     inverted, masters, beliefs = _meaning(config, variant)
-    tensors = _Tensors(files, owner, config, inverted, masters or ternarise)
+    tensors = _Tensors(files, owner, config, inverted, masters or ternarise, names.arch_of(config))
     entries = {name: tensors.entry(name) for name in owner if not tensors.is_part(name)}
     if not any(e.stored == "HF packed" for e in entries.values()):
         beliefs = [b for b in beliefs if "weight_scale" not in b]
@@ -148,6 +149,7 @@ class _Tensors:
     config: dict[str, Any]
     inverted: bool | None
     masters: bool
+    arch: names.Arch | None
 
     def array(self, name: str) -> Array:
         return self.files[self.owner[name]].array(name)
@@ -167,18 +169,20 @@ class _Tensors:
         stem = name.removesuffix("weight")
         file = self.files[self.owner[name]]
         build: Callable[[str, safetensors.SafetensorsTensor], dict[str, Any]] = self._plain
-        if name.endswith("weight") and len(t.shape) == 2:
-            if t.dtype == "U8" and (f"{stem}weight_scale" in self.owner or self.inverted is not None):
+        if name.endswith("weight") and len(t.shape) >= 2:
+            packed = f"{stem}weight_scale" in self.owner or self.inverted is not None
+            if t.dtype == "U8" and len(t.shape) == 2 and packed:
                 build = self._packed
             elif t.dtype == "U32" and f"{stem}scales" in self.owner and f"{stem}biases" in self.owner:
                 build = self._affine
         fields = {"nbytes": t.nbytes} | build(stem, t)
+        fields |= {"arch": self.arch, "shift": names.norm_shift(name, self.arch)}
         return Entry(name=name, offset=t.offset, file=self.owner[name], raw=lambda: file.data(name), **fields)
 
     def _plain(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
         excluded = _quantization(self.config).get("modules_to_not_convert")
         skipped = isinstance(excluded, list) and any(isinstance(m, str) and m in t.name for m in excluded)
-        role = "plain" if skipped else role_of(t.name, t.shape, t.dtype, self.masters)
+        role = "plain" if skipped else role_of(t.name, t.shape, t.dtype, self.masters, self.arch)
         return {"shape": t.shape, "stored": t.dtype, "numbers": lambda: self.array(t.name), "role": role}
 
     def _packed(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
@@ -206,16 +210,21 @@ class _Tensors:
 
     def _affine(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
         scales, biases = f"{stem}scales", f"{stem}biases"
-        n, words = t.shape
+        *lead, words = t.shape
         columns = self.info(scales).shape[-1] if self.info(scales).shape else 0
         group, bits = self._grouping(stem.removesuffix("."), words, columns)
         k = words * 32 // bits
         size = t.nbytes + self.info(scales).nbytes + self.info(biases).nbytes
-        fields: dict[str, Any] = {"shape": (n, k), "nbytes": size}
+        fields: dict[str, Any] = {"shape": (*lead, k), "nbytes": size}
         if bits != 2:
             why = "Of MLX's formats only 2-bit ternary is read; convert from the original checkpoint."
             return fields | {"stored": f"MLX {bits}-bit", "refused": why}
-        decode = lambda: codecs.mlx.decode(self.array(t.name), (n, k), self._scale(scales), self._scale(biases), group)
+
+        def decode() -> Ternary:
+            both = (self._scale(name) for name in (scales, biases))
+            s, b = (x.reshape(as_matrix(x.shape)) if x.ndim == len(lead) + 1 else x for x in both)
+            return codecs.mlx.decode(self.array(t.name), as_matrix((*lead, k)), s, b, group)
+
         return fields | {
             "stored": f"MLX 2-bit g{group}",
             "role": "ternary",

@@ -20,14 +20,24 @@ _LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# GGUF's tokenizer.ggml.pre: its regular expression.
-SPLITS = {"llama-bpe": _LLAMA3, "qwen2": _QWEN2, "gpt-2": ""}
+_QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+# GGUF's tokenizer.ggml.pre: its regular expression; "": that of GPT-2, which ByteLevel has.
+SPLITS = {"llama-bpe": _LLAMA3, "qwen2": _QWEN2, "qwen35": _QWEN35, "gpt-2": "", "smollm": ""}
+DIGITS = frozenset(("smollm",))  # rules that first make every digit a piece of its own
 _ALIASES = {
     "llama3": "llama-bpe",
     "llama-v3": "llama-bpe",
     "falcon3": "llama-bpe",
-    "smollm": "gpt-2",
     "default": "gpt-2",
+    "starcoder": "smollm",
+    "refact": "smollm",
+    "command-r": "smollm",
+    "codeshell": "smollm",
+    "exaone": "smollm",
+    "minerva-7b": "smollm",
 }
 
 
@@ -108,8 +118,10 @@ def _pre_of(pre: Any) -> tuple[str, list[str]]:
         for s in steps
         if s.get("type") == "Split" and isinstance(s.get("pattern"), dict)
     ]
+    digits = any(s.get("type") == "Digits" and s.get("individual_digits") is True for s in steps)
     for name, regex in SPLITS.items():
-        if splits == [regex] or (not regex and not splits and steps and steps[0].get("use_regex", True)):
+        gpt2 = not regex and not splits and steps and steps[-1].get("use_regex", True)
+        if (name in DIGITS) == digits and (splits == [regex] or gpt2):
             return name, []
     return "default", [
         "the text-splitting rule of tokenizer.json has no known name in GGUF; 'default' was written, and tokens may differ"
@@ -160,7 +172,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             for i, t, k in special
         ],
         "normalizer": None,
-        "pre_tokenizer": _steps(SPLITS.get(pre, "")),
+        "pre_tokenizer": _steps(SPLITS.get(pre, ""), pre in DIGITS),
         "post_processor": _post(tokens, metadata),
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
@@ -180,9 +192,11 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return {"tokenizer.json": body, "tokenizer_config.json": side}, warnings
 
 
-def _steps(regex: str) -> dict[str, Any]:
+def _steps(regex: str, digits: bool) -> dict[str, Any]:
     if not regex:
-        return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        single = {"type": "Digits", "individual_digits": True}
+        return {"type": "Sequence", "pretokenizers": [single, whole]} if digits else whole
     split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {"type": "Sequence", "pretokenizers": [split, level]}

@@ -148,9 +148,10 @@ def _join(sums, r, parts, d, PARTS: tl.constexpr):
 @triton.jit
 def _extent(
     places, b, block, tokens, slots, capacity,
-    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr,
+    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Where sequence b lies, how many keys the queries of a block see, how many of them a part takes, and how many parts do."""
+    """Where sequence b lies, the first key (a multiple of KEYS) and the end of those that the queries of a block see, how many of
+    them a part takes, and how many parts do. WINDOW: keys that a query sees at most; 0: all."""
     if PLACED:
         slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
         inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
@@ -159,8 +160,13 @@ def _extent(
         slot, start, count = b, capacity - tokens, tokens
     last = tl.minimum(start + (block * ROWS + ROWS - 1) // PER + 1, start + count)
     last = tl.where(block * ROWS // PER < count, last, 0)
-    share = tl.maximum(tl.cdiv(tl.cdiv(last, PARTS), KEYS), 1) * KEYS
-    return slot, start, count, last, share, tl.maximum(tl.cdiv(last, share), 1)  # of no keys the first part says so
+    first = 0
+    if WINDOW:
+        first = tl.maximum(start + block * ROWS // PER + 1 - WINDOW, 0) // KEYS * KEYS
+        first = tl.minimum(first, last)  # of no keys there is none before the first
+    share = tl.maximum(tl.cdiv(tl.cdiv(last - first, PARTS), KEYS), 1) * KEYS
+    parts = tl.maximum(tl.cdiv(last - first, share), 1)  # of no keys the first part says so
+    return slot, start, count, first, last, share, parts
 
 
 @triton.jit
@@ -176,11 +182,12 @@ def _queries(q, strides, b, token, head, asked, SIZE: tl.constexpr, WIDE: tl.con
 @triton.jit
 def _walk(
     one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE: tl.constexpr, KEYS: tl.constexpr,
-    SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr,
+    SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Queries [ROWS, WIDE], even and odd elements, against keys `first` to `end` of their kv head, KEYS of them at a time.
 
-    `d` counts pairs of elements [WIDE]. A query of `token`, if it is live, sees the keys up to start + token. Returns the largest
+    `d` counts pairs of elements [WIDE]. A query of `token`, if it is live, sees the keys up to start + token, or the last WINDOW of
+    them. Returns the largest
     scores and the sums of weights [ROWS], and the sums of weighted values, even and odd elements [ROWS, WIDE]; both sums are
     against the largest score.
     """
@@ -206,6 +213,8 @@ def _walk(
         scores = tl.dot(one, k_one, out_dtype=tl.float64)
         scores = tl.dot(two, k_two, scores, out_dtype=tl.float64)
         sees = there[None, :] & (key[None, :] <= (start + token)[:, None]) & live[:, None]
+        if WINDOW:
+            sees &= key[None, :] > (start + token - WINDOW)[:, None]
         scores = tl.where(sees, scores, float("-inf"))
         most = tl.maximum(top, tl.max(scores, 1))
         base = tl.where(most == float("-inf"), 0.0, most)
@@ -259,7 +268,7 @@ def attend_kernel(
     q, k, v, places, out, sums, counts, tokens, slots, capacity, q_strides, k_strides, v_strides, o_strides,
     SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr,
     PARTS: tl.constexpr, TOGETHER: tl.constexpr, LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr,
-    BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr, EARLY: tl.constexpr,
+    BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr, WINDOW: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A share of the keys for some queries of one kv head: sums of values and of weights, both against the largest score.
 
@@ -274,14 +283,16 @@ def attend_kernel(
     asked = row < tokens * PER
     d, e = tl.arange(0, WIDE), tl.arange(0, 2 * WIDE)
     one, two = _queries(q, q_strides, b, token, head, asked, SIZE, WIDE, FACTOR)
-    slot, start, count, last, share, parts = _extent(
-        places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED
+    slot, start, count, first, last, share, parts = _extent(
+        places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED, WINDOW
     )
     if p < parts:
-        first, end = p * share, tl.minimum(p * share + share, last)
+        first += p * share
+        end = tl.minimum(first + share, last)
         live = (token < count) & asked
         top, total, mixed_one, mixed_two = _walk(
-            one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE, KEYS, SINGLE, BRAIN, ASM
+            one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE, KEYS, SINGLE, BRAIN, ASM,
+            WINDOW,
         )  # fmt: skip
         out += b.to(tl.int64) * o_strides.batch
         if parts == 1:
@@ -303,14 +314,14 @@ def attend_kernel(
 @triton.jit
 def join_kernel(
     places, out, sums, tokens, slots, capacity, o_strides, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, WINDOW: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """What the last program does for few queries, in a launch of its own and a program for each query."""
     begin(EARLY)
     blocks = tl.cdiv(tokens * PER, ROWS)
     b, r, g = tl.program_id(0) // (tokens * PER), tl.program_id(0) % (tokens * PER), tl.program_id(1)
     block = r // ROWS
-    _, _, _, _, _, parts = _extent(places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED)
+    _, _, _, _, _, _, parts = _extent(places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED, WINDOW)
     if parts > 1:
         line = (((b * blocks + block) * tl.num_programs(1) + g).to(tl.int64) * ROWS + r % ROWS) * PARTS
         one, d = tl.arange(0, 1), tl.arange(0, 2 * WIDE)
@@ -319,9 +330,11 @@ def join_kernel(
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float
-) -> torch.Tensor:
-    """softmax(q kᵀ factor) v for q [batch, tokens, heads, size] over caches [slots, kv heads, capacity, size]."""
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float, window: int | None = None
+) -> torch.Tensor:  # fmt: skip
+    """softmax(q kᵀ factor) v for q [batch, tokens, heads, size] over caches [slots, kv heads, capacity, size].
+
+    window: keys that a query sees at most; the kernel for one token a sequence has no such limit."""
     batch, tokens, heads, size = q.shape
     slots, shared, capacity, _ = k.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -329,7 +342,7 @@ def attend(
         return out
     if not capacity:
         return out.zero_()
-    if tokens == 1 and _is_decoded(q, k, v):
+    if tokens == 1 and window is None and _is_decoded(q, k, v):
         _decode(q, k, v, places, factor, out)
         return out
     single = k.dtype not in _HALVES or v.dtype is not k.dtype or size % 2 == 1
@@ -341,7 +354,8 @@ def attend(
     blocks = triton.cdiv(tokens * per, rows)
     used = min(triton.next_power_of_2(tokens * per), rows)
     groups = batch * blocks * shared
-    parts = _parts(groups, capacity, KEYS)
+    seen = capacity if window is None else min(capacity, window + KEYS + (rows - 1) // per)
+    parts = _parts(groups, seen, KEYS)
     together = min(used, max(JOINED // (parts * 2 * wide), 1))
     few, given = used <= FEW, q if places is None else places.contiguous()
     sums, counts = PartSums(out, out, out), out  # of one part nobody looks at them
@@ -351,7 +365,7 @@ def attend(
     o_strides = Strides(*out.stride()[:3])
     common: dict[str, Any] = {
         "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts,
-        "PLACED": places is not None, "num_warps": 4, **gpu(q.device).starting,
+        "PLACED": places is not None, "WINDOW": min(window or 0, capacity), "num_warps": 4, **gpu(q.device).starting,
     }  # fmt: skip
     attend_kernel[(batch * blocks, shared, parts)](
         q, *caches, given, out, sums, counts, tokens, slots, capacity, Strides(*q.stride()[:3]),

@@ -61,10 +61,11 @@ def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> No
 @triton.jit
 def rope_kernel(
     x, cos, sin, out, tokens, turned, x_batch, x_token, x_head, c_batch, c_token, s_batch, s_token, o_batch, o_token, o_head,
-    HALF: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr, STEP: tl.constexpr,
+    HALF: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr, STEP: tl.constexpr, REST: tl.constexpr, MORE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Pairs (i * STEP, i * STEP + APART) of one head turned by their angles, each product and sum rounded."""
+    """Pairs (i * STEP, i * STEP + APART) of one head turned by their angles, each product and sum rounded; REST elements behind
+    them pass as they are, MORE is the power of two that holds them."""
     begin(EARLY)
     b, t, h = (tl.program_id(0) // tokens).to(tl.int64), (tl.program_id(0) % tokens).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, WIDE)
@@ -81,6 +82,12 @@ def rope_kernel(
     else:
         tl.store(to, a.to(out.dtype.element_ty), mask=fits)
         tl.store(to + APART, z.to(out.dtype.element_ty), mask=fits)
+    if REST:
+        j = tl.arange(0, MORE)
+        passed = tl.load(x + b * x_batch + t * x_token + h * x_head + 2 * HALF + j, mask=j < REST)
+        tl.store(
+            out + b * o_batch + t * o_token + h * o_head + 2 * HALF + j, passed.to(out.dtype.element_ty), mask=j < REST
+        )
 
 
 def rope(
@@ -90,19 +97,25 @@ def rope(
     dtype: torch.dtype,
     interleaved: bool,
     heads: int | None = None,
+    size: int | None = None,
 ) -> torch.Tensor:
-    """What the row `rope` says, for x [batch, tokens, heads, size]; of `heads` the first ones, and the others as they are."""
-    batch, tokens, all_heads, size = x.shape
+    """What the row `rope` says, for x [batch, tokens, heads, D]; of `heads` the first ones, and the others as they are; of each the
+    first `size` elements."""
+    batch, tokens, all_heads, whole = x.shape
+    size = whole if size is None else size
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     if not out.numel():
         return out
+    if not size:
+        return out.copy_(x)
     half = size // 2
     cos, sin = (v.float().expand(batch, tokens, half) for v in (cos, sin))
     x, cos, sin = (v if v.stride(-1) == 1 else v.contiguous() for v in (x, cos, sin))
     rope_kernel[(batch * tokens, all_heads)](
         x, cos, sin, out, tokens, all_heads if heads is None else heads, *x.stride()[:3], *cos.stride()[:2], *sin.stride()[:2],
         *out.stride()[:3], HALF=half, WIDE=triton.next_power_of_2(half), APART=1 if interleaved else half,
-        STEP=2 if interleaved else 1, num_warps=1, enable_fp_fusion=False, **gpu(x.device).starting,
+        STEP=2 if interleaved else 1, REST=whole - size,
+        MORE=triton.next_power_of_2(max(whole - size, 1)), num_warps=1, enable_fp_fusion=False, **gpu(x.device).starting,
     )  # fmt: skip
     return out
 

@@ -1,0 +1,12 @@
+// expert_matmul: each token times the weights of the experts it chose, by the product that an instruction set has for one matrix.
+// Knows nothing of how that product is computed.
+#pragma once
+
+#include "isa.h"
+
+namespace tritium {
+
+// The entry of expert_matmul beside a `quantized_matmul` of an instruction set: the same weights, the same attributes.
+Entry experts_entry(const Entry& product, Isa isa, Tiled tiled);
+
+}  // namespace tritium

@@ -1,0 +1,43 @@
+"""Token embeddings from a table that stays quantised: rows are unpacked when they are looked up.
+
+Knows nothing of models or files.
+
+    table = tt.nn.BitLinear(tt.quant.ternary(w, group=128))     # w: [vocab_size, hidden_size]
+    embedding = tt.nn.QuantEmbedding(table)
+    x = embedding(ids)                                          # f32 [..., hidden_size]
+    logits = table(x)                                           # a tied head: the same bytes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritium import ops
+from tritium.arguments import checked_class
+from tritium.nn.linear import QuantLinear
+from tritium.tensor import Tensor
+
+
+@checked_class
+class QuantEmbedding:
+    """Token embeddings: the row of a quantised table for each token, integers * scale, in f32.
+
+    The table is a QuantLinear, so that a tied output head shares its memory.
+    """
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: QuantLinear) -> None:
+        self.weight = weight
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        table = self.weight.weight
+        return ops.take_rows(table.data, table.scale, ids, table.group)
+
+    def to(self, device: Any) -> QuantEmbedding:
+        """Return the same module on another device."""
+        return QuantEmbedding(self.weight.to(device))
+
+    def __repr__(self) -> str:
+        rows, columns = self.weight.weight.shape
+        return f"QuantEmbedding({rows} x {columns}, {self.weight.weight.scheme} {self.weight.weight.data.dtype})"
