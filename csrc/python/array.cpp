@@ -24,8 +24,9 @@ Extent extent(int ndim, const int64_t* shape, const int64_t* strides) {
   return e;
 }
 
-// Reads a sequence of ints into to[0..n). Returns n, or -1 with an exception.
-int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain) {
+// Reads a sequence of ints into to[0..n). Returns n, or -1 with an exception. `plain`: it may be kept as it is; `varies`: it has
+// sizes that vary.
+int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain, bool& varies) {
   PyObject* fast = PySequence_Tuple(sequence);  // a tuple of our own: __index__ of an item may change a list
   if (!fast) {
     PyErr_Format(PyExc_TypeError, "Array: %s must be a tuple of ints, given %.100s.", what, Py_TYPE(sequence)->tp_name);
@@ -40,6 +41,11 @@ int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain) {
   }
   for (int d = 0; d < result; ++d) {
     PyObject* item = PyTuple_GET_ITEM(fast, d);
+    if (is_size(item)) {
+      varies = true;
+      if (!size_attribute(item, "traced", to[d])) result = -1;
+      continue;
+    }
     plain = plain && PyLong_CheckExact(item);
     to[d] = PyLong_AsLongLong(item);
     if (to[d] == -1 && PyErr_Occurred()) result = -1;
@@ -155,15 +161,15 @@ PyObject* array_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   const int code = dtype_code(dtype);
   if (code == -2) return nullptr;
   int64_t dims[kMaxDims], steps[kMaxDims];
-  bool plain_shape, plain_strides = false;
-  const int ndim = read_ints(shape, "shape", dims, plain_shape);
+  bool plain_shape, plain_strides = false, varies = false;
+  const int ndim = read_ints(shape, "shape", dims, plain_shape, varies);
   if (ndim < 0) return nullptr;
   const int64_t size = count_elements(ndim, dims);
   if (size < 0) return nullptr;
   if (strides == Py_None) {
     contiguous_strides(ndim, dims, code, steps);
   } else {
-    const int count = read_ints(strides, "strides", steps, plain_strides);
+    const int count = read_ints(strides, "strides", steps, plain_strides, varies);
     if (count < 0) return nullptr;
     if (count != ndim)
       return PyErr_Format(PyExc_ValueError, "Array: %d sizes but %d strides were given.", ndim, count);
@@ -182,6 +188,7 @@ PyObject* array_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   std::copy_n(dims, ndim, a->shape());
   std::copy_n(steps, ndim, a->strides());
   a->contiguous = is_contiguous(ndim, dims, steps, code);
+  a->varies = varies;
   if (plain_shape) Py_INCREF(a->shape_tuple = shape);
   if (plain_strides) Py_INCREF(a->strides_tuple = strides);
   if (a->usable() && !check_inside(a)) {
@@ -240,8 +247,26 @@ PyObject* bytes_of(Array* a, int64_t elements) {
   return a->code >= 0 ? PyLong_FromLongLong(span(a->code, elements)) : packed_bytes(a, elements);
 }
 
+PyObject* get_size(PyObject* self, void*) {
+  Array* a = as_array(self);
+  if (!a->varies || !a->shape_tuple) return PyLong_FromLongLong(a->size);
+  PyObject* product = PyLong_FromLong(1);
+  for (Py_ssize_t d = 0; product && d < a->ndim(); ++d) {
+    PyObject* before = product;
+    product = PyNumber_Multiply(before, PyTuple_GET_ITEM(a->shape_tuple, d));
+    Py_DECREF(before);
+  }
+  return product;
+}
+
 PyObject* get_nbytes(PyObject* self, void*) {
   Array* a = as_array(self);
+  if (a->varies) {
+    PyObject* spec = PyObject_GetAttrString(self, "spec");
+    PyObject* nbytes = spec ? PyObject_GetAttrString(spec, "nbytes") : nullptr;
+    Py_XDECREF(spec);
+    return nbytes;
+  }
   int64_t ignored[kMaxDims];
   const bool packed = a->code >= 0 && !is_plain(static_cast<DType>(a->code)) && a->size > 0;
   return bytes_of(a, packed ? contiguous_strides(a->ndim(), a->shape(), a->code, ignored) : a->size);
@@ -267,6 +292,7 @@ PyGetSetDef array_getset[] = {
     {"shape", get_shape, nullptr, "Sizes of the axes.", nullptr},
     {"strides", get_strides, nullptr, "Elements from one index to the next, by axis.", nullptr},
     {"ndim", get_ndim, nullptr, "Number of axes.", nullptr},
+    {"size", get_size, nullptr, "Number of elements.", nullptr},
     {"nbytes", get_nbytes, nullptr, "Bytes of the elements.", nullptr},
     {"is_contiguous", get_contiguous, nullptr, "Whether the elements lie in order without gaps.", nullptr},
     {"address", get_address, nullptr, "Where the first element is now; for reading only.", nullptr},
@@ -276,7 +302,6 @@ PyMemberDef array_members[] = {
     {"storage", T_OBJECT_EX, offsetof(Array, storage), READONLY, "The handle of the memory."},
     {"dtype", T_OBJECT_EX, offsetof(Array, dtype), READONLY, "How an element is stored."},
     {"offset", T_LONGLONG, offsetof(Array, offset), READONLY, "The first element, in elements."},
-    {"size", T_LONGLONG, offsetof(Array, size), READONLY, "Number of elements."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Array, weakrefs), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
@@ -383,6 +408,14 @@ int dtype_code(PyObject* dtype) {
   Py_XDECREF(known.dtype);
   known = {dtype, static_cast<int>(code)};
   return known.code;
+}
+
+bool size_attribute(PyObject* size, const char* name, int64_t& to) {
+  PyObject* value = PyObject_GetAttrString(size, name);
+  if (!value) return false;
+  to = PyLong_AsLongLong(value);
+  Py_DECREF(value);
+  return to != -1 || !PyErr_Occurred();
 }
 
 int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides) {

@@ -59,6 +59,7 @@ PASSES = {
     "order": "run nodes in the order with the lowest peak memory",
     "place": "share bytes of the arena between temporaries",
     "native": "run all steps in one native call",
+    "sizes": "use one program for sizes that vary",
 }
 
 
@@ -100,6 +101,8 @@ class Rewriting(NamedTuple):
 
 class Program:
     """A compiled graph. Several threads may call it at once; every result is the caller's own memory."""
+
+    varying = ""  # of a program for sizes that vary: which ones, and where it is used
 
     def __init__(
         self,
@@ -296,6 +299,10 @@ class Program:
             check_donated(self.graph, args)
             return self.foreign(*args)
         return self.run_nodes(*args)
+
+    def for_call(self, args: Sequence[Tensor]) -> Program:
+        """Return the program for tensors of these sizes alone: this one, unless its sizes vary."""
+        return self
 
     def ready(self, args: tuple[Tensor, ...]) -> Any:
         """Return the fast path for calls like the last one, with `args`, or None.
@@ -801,6 +808,8 @@ def explanation(p: Program) -> list[str]:
     lines.append(_way_it_runs(p) + (", with steps in Python:" if p.steps is not None and p.steps.python else ""))
     if p.steps is not None:
         lines += [f"  {reason}" for reason in dict.fromkeys(p.steps.python.values())]
+    if p.varying:
+        lines.append(p.varying)
     if p.disabled:
         lines.append(f"disabled: {', '.join(name for name in PASSES if name in p.disabled)}")
     for title, applied in (("applied", True), ("not applied", False)):
