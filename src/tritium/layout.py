@@ -356,9 +356,7 @@ _ENDS = (int, type(None))
 
 def _slice_ends(part: slice, size: int) -> tuple[int, int, int]:
     ends = (part.start, part.stop, part.step)
-    if all(x is None or isinstance(x, int) for x in ends) and any(
-        type(x) is not int for x in (size, *ends) if x is not None
-    ):
+    if any(map(_varies, (size, *ends))) and all(x is None or type(x) is int or _varies(x) for x in ends):
         return _general_slice_ends(*ends, size)
     try:
         return part.indices(size)
@@ -392,9 +390,15 @@ def _count(start: int, stop: int, step: int) -> int:
     return max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
 
 
+def _varies(x: Any) -> bool:
+    """Return True for a size that varies (`graph.size`): arithmetic keeps it, what is written in C does not."""
+    return getattr(type(x), "varies", False) is True
+
+
 def _index_of(part: Any) -> int:
-    if isinstance(part, int):
-        return part
+    if _varies(part):
+        index: int = part
+        return index
     try:
         return operator.index(part)
     except TraceError:

@@ -54,6 +54,7 @@ from tritium.op import OPS, Op, Spec, exact, interpreter, make_room
 from tritium.tensor import Tensor
 
 if TYPE_CHECKING:
+    from tritium.compiler.saved.cache import ProgramCache
     from tritium.compiler.saved.file import SavedProgram
 
 MAX_PROGRAMS = 256  # of a function: about 100 KB each for a block of a transformer
@@ -193,12 +194,15 @@ class Compiled(Caller):
         donate: Donate = (),
         verify: bool = False,
         disable: str | Iterable[str] = (),
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         if not callable(fn):
             raise ArgumentError(f"compile: a function is needed, given {type(fn).__name__}.")
         functools.update_wrapper(self, fn)
         self.fn, self.verifies, self.disabled = fn, verify, check_passes(disable)
         self.donated = _donated(fn, donate)
+        self.folder = cache
+        self._cache = _program_cache(cache)
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._varying: dict[Any, Varying] = {}
@@ -219,7 +223,7 @@ class Compiled(Caller):
 
     def __copy__(self) -> Compiled:
         donated = [name for _, name, _ in self.donated]
-        return Compiled(self.fn, donate=donated, verify=self.verifies, disable=self.disabled)
+        return Compiled(self.fn, donate=donated, verify=self.verifies, disable=self.disabled, cache=self.folder)
 
     def __deepcopy__(self, memo: Any) -> Compiled:
         """Return a new wrapper of the same function: captured tensors are not copied."""
@@ -499,7 +503,10 @@ class Compiled(Caller):
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
         scalars = tuple(contiguous(()) for _ in slots)
         name, disabled = _name(self.fn), self.disabled
-        if sized is None:
+        if sized is None and self._cache is not None and not self.verifies:
+            layouts = (*(Layout(x.shape, x.strides, 0) for x in leaves), *scalars)
+            program = self._cache.program(graph, device.backend, layouts, name, tuple(disabled))
+        elif sized is None:
             layouts = (*(x.layout for x in leaves), *scalars)
             program = Program(graph, device.backend, layouts, verify=self.verifies, name=name, disable=disabled)
         else:
@@ -892,6 +899,15 @@ def _read_call(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> tupl
     return shape, [x._computed(what) if isinstance(x, Tensor) else asarray(x) for x in values]
 
 
+def _program_cache(folder: str | os.PathLike[str] | None) -> ProgramCache | None:
+    """Return the programs in a folder; None: there is no folder."""
+    if folder is None:
+        return None
+    from tritium.compiler.saved.cache import ProgramCache
+
+    return ProgramCache(folder)
+
+
 def _tensor_text(x: Tensor, shape: Any = None) -> str:
     """Return the facts about an argument that a program is made for. `shape`: its sizes, some of which may vary."""
     strides = "" if x.is_contiguous() else f" with strides {x.strides}"
@@ -1046,10 +1062,22 @@ if TYPE_CHECKING:
 
 
 @overload
-def compile(fn: Callable[P, R], *, donate: Donate = (), verify: bool = False) -> CompiledFunction[P, R]: ...
+def compile(
+    fn: Callable[P, R],
+    *,
+    donate: Donate = (),
+    verify: bool = False,
+    disable: str | Iterable[str] = (),
+    cache: str | os.PathLike[str] | None = None,
+) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
-    fn: None = None, *, donate: Donate = (), verify: bool = False
+    fn: None = None,
+    *,
+    donate: Donate = (),
+    verify: bool = False,
+    disable: str | Iterable[str] = (),
+    cache: str | os.PathLike[str] | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 @checked
 def compile(
@@ -1058,17 +1086,19 @@ def compile(
     donate: Donate = (),
     verify: bool = False,
     disable: str | Iterable[str] = (),
+    cache: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Compile a function to one optimised program; also a decorator, with or without options.
 
     `donate` names (or numbers) the parameters whose tensors the function may write: they are updated in place, which is
     how a KV cache grows. `verify` compares every node of each new program with the function as written. `disable`
-    names passes to leave out, to find the one that a problem comes from: rules, patterns, fuse, order, place, native. Tensors
-    that the function reads besides its arguments are captured by identity and read at each call.
+    names passes to leave out, to find the one that a problem comes from: rules, patterns, fuse, order, place, native, sizes.
+    `cache` is a folder in which optimised programs are kept for other processes. Tensors that the function reads besides its
+    arguments are captured by identity and read at each call.
     """
     if fn is None:
-        return functools.partial(Compiled, donate=donate, verify=verify, disable=check_passes(disable))
-    return Compiled(fn, donate=donate, verify=verify, disable=disable)
+        return functools.partial(Compiled, donate=donate, verify=verify, disable=check_passes(disable), cache=cache)
+    return Compiled(fn, donate=donate, verify=verify, disable=disable, cache=cache)
 
 
 # ---- one chain of ops

@@ -321,6 +321,7 @@ class Size:
     """A size that varies, or the result of arithmetic on some. To isinstance it is an int."""
 
     __slots__ = ("polynomial", "sizes", "slot", "traced")
+    varies = True  # for code that does not know this module
 
     def __init__(self, sizes: Sizes, polynomial: Polynomial, traced: int) -> None:
         self.sizes, self.polynomial = sizes, polynomial
