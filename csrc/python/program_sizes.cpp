@@ -13,7 +13,8 @@ namespace tritium::python {
 namespace {
 
 constexpr std::size_t kMaxInstances = 32;  // programs that are kept, the last used ones
-constexpr int64_t kLeastSize = 2;          // 0 and 1 have rules of their own
+constexpr int64_t kLeastSize = 2;          // 0 and 1 have rules of their own; the same as in graph/size.py
+constexpr int64_t kMostSize = 1 << 24;
 
 // A sum of products of atoms: terms[first .. first + count).
 struct Polynomial {
@@ -268,7 +269,7 @@ bool match(const Programs* self, PyObject* const* args, Py_ssize_t nargs, bool w
         continue;
       }
       int64_t& size = sizes[static_cast<std::size_t>(-1 - p.dims[d])];
-      if (n < kLeastSize || (size >= 0 && size != n)) return false;
+      if (n < kLeastSize || n > kMostSize || (size >= 0 && size != n)) return false;
       size = n;
     }
   }

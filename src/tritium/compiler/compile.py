@@ -100,6 +100,7 @@ class TracedCall(NamedTuple):
 class NewCall(NamedTuple):
     """A call that needs a program."""
 
+    key: Any  # of a program for its sizes alone
     shape: tree.Tree
     general: tree.Tree  # with the numbers that are arguments marked
     leaves: list[Tensor]
@@ -343,20 +344,20 @@ class Compiled(Caller):
                         seen.see(sizes)
                     continue
             with no_collections():
-                call = NewCall(shape, general, leaves, numbers, arguments)
+                call = NewCall(key, shape, general, leaves, numbers, arguments)
                 groups = seen.groups(sizes) if seen is not None else []
                 if seen is not None and groups:
-                    key = (seen, self._misses)
-                    entry = self._compile_sized(call, key, varying, seen, groups, entry)
+                    entry = self._compile_sized(call, varying, seen, groups, entry)
                 else:
-                    entry = self._compile_exact(call, key, varying, entry)
+                    entry = self._compile_exact(call, varying, entry)
                 if entry is not None:
                     break
         with self._lock:
+            if seen is not None and isinstance(entry.program, SizedProgram):
+                key = entry.program.key
+                seen.keys.insert(0, key)
             self._entries[key] = entry
             self._ready_key = key
-            if seen is not None and isinstance(entry.program, SizedProgram):
-                seen.keys.insert(0, key)
             while len(self._entries) > MAX_PROGRAMS:
                 self._entries.popitem(last=False)
         return entry
@@ -387,18 +388,17 @@ class Compiled(Caller):
                 return known, entry
         return key, None
 
-    def _compile_exact(self, call: NewCall, key: Any, varying: Varying, stale: Entry | None) -> Entry | None:
+    def _compile_exact(self, call: NewCall, varying: Varying, stale: Entry | None) -> Entry | None:
         """Compile a call for its sizes alone; return None if the function needs the value of a number that varies."""
         traced = self._trace(call.general, call.leaves, call, varying)
         if traced is None:
             return None
         self._log_recompile(call.shape, self._describe(call.shape, call.leaves, call.arguments), stale)
-        return self._compile(call, key, traced)
+        return self._compile(call, traced)
 
     def _compile_sized(
         self,
         call: NewCall,
-        key: Any,
         varying: Varying,
         seen: Lengths,
         groups: list[list[lengths.Place]],
@@ -410,7 +410,7 @@ class Compiled(Caller):
         places = dict.fromkeys((p for places in groups for p in places), "")
         try:
             if len(seen.keys) >= lengths.MAX_PROGRAMS:
-                raise UnableError(f"it has {len(seen.keys)} programs, each for some sizes")
+                raise UnableError(f"it has {len(seen.keys)} programs already, each for some sizes")
             with sizes.trusted():
                 described = lengths.describe(call.leaves, groups, names, sizes)
                 traced = self._trace(call.general, described, call, varying, sizes)
@@ -418,7 +418,9 @@ class Compiled(Caller):
                     return None
                 self._check_same(call, traced, sizes)
                 layouts = tuple(Layout(x.shape, lengths.strides_of(x), 0) for x in described)
-                entry = self._compile(call, key, traced, (sizes, layouts))
+                entry = self._compile(call, traced, (sizes, layouts))
+            if sizes.is_single:  # by chance a size equals a constant of the function: a case of its own
+                return self._compile_exact(call, varying, stale)
             self._log_recompile(call.shape, entry.description, stale)
             self._log_varying(entry.program)
             return entry
@@ -487,10 +489,10 @@ class Compiled(Caller):
         return graph, form[0]
 
     def _compile(
-        self, call: NewCall, key: Any, traced: TracedCall, sized: tuple[Sizes, tuple[Layout, ...]] | None = None
+        self, call: NewCall, traced: TracedCall, sized: tuple[Sizes, tuple[Layout, ...]] | None = None
     ) -> Entry:
         """Compile the graph of a call; `sized`: the sizes that vary, and the layouts of the tensors with them."""
-        shape, leaves, arguments = call.shape, call.leaves, call.arguments
+        shape, leaves, arguments, key = call.shape, call.leaves, call.arguments, call.key
         graph, form, slots = traced
         single, plain = isinstance(form, tree.Leaf), is_plain(form)
         if not graph.roots:
@@ -512,6 +514,7 @@ class Compiled(Caller):
         else:
             sizes, layouts = sized
             program = SizedProgram(graph, device.backend, (*layouts, *scalars), sizes, name=name, disable=disabled)
+            key = program.key
         objects = list(tree.objects(shape))
         guards = tuple(tree.guards(x, self.fn, graph.captured.values()) for x in (*objects, *tree.owner(self.fn)))
         owners = tuple(weakref.ref(x, self._forgetter(key)) for x in objects)
@@ -934,6 +937,8 @@ def _difference(known: list[dict[str, str]], new: dict[str, str]) -> str:
         f"{name} changed from {nearest_one.get(name, 'no argument')} to {new.get(name, 'no argument')}"
         for name in differing(nearest_one)
     ]
+    if not changes and "any" in "".join(new.values()):
+        return "comparisons of its sizes have other outcomes"
     return ", ".join(changes) or "the structure of its arguments or the fusion patterns changed"
 
 

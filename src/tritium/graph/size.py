@@ -7,6 +7,7 @@ sizes with the same outcomes. Code that needs the number itself (a loop, a funct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from tritium.buffer import native
 
 LEAST = 2  # the smallest size that varies: 0 and 1 have rules of their own, so they have programs of their own
+MOST = 1 << 24  # the largest
 MAX_TERMS = 64  # of a polynomial
 MAX_POWER = 8
 
@@ -29,7 +31,10 @@ class Atom(NamedTuple):
 
     kind: str  # "size", "//", "%" or "max"
     operands: tuple[Polynomial, ...]  # none of a size
-    least: int | None  # a bound from below; None: there is none
+
+
+Bounds = tuple[float, float]  # the least and the greatest number: integers, or infinities
+UNBOUNDED = (-math.inf, math.inf)
 
 
 class Guard(NamedTuple):
@@ -47,6 +52,7 @@ class Sizes:
         self.atoms: list[Atom] = []
         self.labels: list[str] = []  # of the sizes, which are the first atoms
         self.values: list[int] = []  # of the atoms, while the function is traced
+        self.bounds: list[Bounds] = []  # of the atoms, where the comparisons so far have the outcomes that were noted
         self.guards: dict[tuple[str, Polynomial], Guard] = {}
         self.needed: dict[int, str] = {}  # by size: why its number was needed
         self.is_open = True  # until the program is compiled; later a size is its traced number
@@ -60,8 +66,9 @@ class Sizes:
         """Return a new size, which has this value while the function is traced."""
         assert len(self.labels) == len(self.atoms)
         self.labels.append(label)
-        self.atoms.append(Atom("size", (), LEAST))
+        self.atoms.append(Atom("size", ()))
         self.values.append(value)
+        self.bounds.append((LEAST, MOST))
         return Size(self, (((len(self.atoms) - 1,), 1),), value)
 
     def number(self, polynomial: Polynomial) -> Any:
@@ -78,44 +85,59 @@ class Sizes:
         if key not in self._numbers:
             self._numbers[key] = len(self.atoms)
             values = [evaluate(p, self.values) for p in operands]
-            self.atoms.append(Atom(kind, operands, self._least(kind, operands)))
+            self.atoms.append(Atom(kind, operands))
             self.values.append(_apply(kind, values))
+            self.bounds.append(_bounds_of(kind, [self.bounds_of(p) for p in operands]))
         return self.number((((self._numbers[key],), 1),))
-
-    def _least(self, kind: str, operands: Sequence[Polynomial]) -> int | None:
-        bounds = [self.least(p) for p in operands]
-        if kind == "max":
-            return max((b for b in bounds if b is not None), default=None)
-        is_positive = bounds[0] is not None and bounds[0] >= 0 and bounds[1] is not None and bounds[1] > 0
-        return 0 if is_positive or (kind == "%" and bounds[1] is not None and bounds[1] > 0) else None
 
     def largest(self, sizes: Iterable[Any]) -> Any:
         """Return the largest of some sizes for whatever sizes are used: no comparison is noted."""
         polynomials = tuple(dict.fromkeys(polynomial_of(x) for x in sizes))
         return self.number(polynomials[0]) if len(polynomials) == 1 else self.function("max", *polynomials)
 
-    def least(self, polynomial: Polynomial) -> int | None:
-        """Return a bound of a polynomial from below; None: there is none that is easily found."""
-        total = 0
+    def bounds_of(self, polynomial: Polynomial) -> Bounds:
+        """Return bounds of a polynomial."""
+        low: float = 0
+        high: float = 0
         for atoms, factor in polynomial:
+            least: float = factor
+            most: float = factor
             for a in atoms:
-                bound = self.atoms[a].least
-                if bound is None or bound < 0 or factor < 0:
-                    return None
-                factor *= bound
-            total += factor
-        return total
+                ends = [_times(x, y) for x in (least, most) for y in self.bounds[a]]
+                least, most = min(ends), max(ends)
+            low, high = low + least, high + most
+        return low, high
 
     def compare(self, kind: str, polynomial: Polynomial) -> bool:
         """Return the outcome of a comparison with zero, and note it unless all sizes have the same."""
+        polynomial = _reduced(kind, polynomial)
         value = evaluate(polynomial, self.values)
         outcome = value == 0 if kind == "==" else value < 0
-        low, high = self.least(polynomial), self.least(_scaled(polynomial, -1))
-        is_positive, is_negative = low is not None and low > 0, high is not None and high > 0
-        is_known = is_positive or is_negative or (kind == "<" and low is not None and low >= 0)
+        low, high = self.bounds_of(polynomial)
+        is_known = low > 0 or high < 0 or (kind == "<" and low >= 0)
         if self.is_open and not is_known and any(atoms for atoms, _ in polynomial):
             self.guards.setdefault((kind, polynomial), Guard(kind, polynomial, outcome))
+            self._narrow(kind, polynomial, outcome)
         return outcome
+
+    def _narrow(self, kind: str, polynomial: Polynomial, outcome: bool) -> None:
+        """Narrow the bounds of a size that was compared with a constant."""
+        constant = sum(factor for atoms, factor in polynomial if not atoms)
+        rest = [(atoms, factor) for atoms, factor in polynomial if atoms]
+        (atoms, factor), *others = rest
+        if kind != "<" or others or len(atoms) != 1 or abs(factor) != 1:
+            return
+        low, high = self.bounds[atoms[0]]
+        if factor == 1:  # n + constant < 0
+            low, high = (low, min(high, -constant - 1)) if outcome else (max(low, -constant), high)
+        else:
+            low, high = (max(low, constant + 1), high) if outcome else (low, min(high, constant))
+        self.bounds[atoms[0]] = (low, high)
+
+    @property
+    def is_single(self) -> bool:
+        """Return True if a size was found equal to a number, so that one value alone is served."""
+        return any(g.kind == "==" and g.outcome and _is_one_size(g.polynomial) for g in self.guards.values())
 
     def need(self, polynomial: Polynomial, why: str) -> None:
         """Say why the number of a size must be known while it is traced."""
@@ -155,7 +177,7 @@ class Sizes:
 
     def holds(self, values: Sequence[int]) -> bool:
         """Return True if all comparisons have the outcome that they had while the function was traced."""
-        if any(n < LEAST for n in values[: len(self.labels)]):
+        if any(not LEAST <= n <= MOST for n in values[: len(self.labels)]):
             return False
         numbers = ((g, evaluate(g.polynomial, values)) for g in self.guards.values())
         return all((n == 0 if g.kind == "==" else n < 0) is g.outcome for g, n in numbers)
@@ -188,6 +210,27 @@ class Sizes:
                 sign = {"<": ">", ">=": "<="}.get(sign, sign)
             parts.append(f"{self.text(left)} {sign} {constant}")
         return parts
+
+
+def _times(x: float, y: float) -> float:
+    return 0 if 0 in (x, y) else x * y  # also where the other is infinite
+
+
+def _bounds_of(kind: str, bounds: Sequence[Bounds]) -> Bounds:
+    """Return bounds of a function of numbers with these bounds."""
+    if kind == "max":
+        return max(low for low, _ in bounds), max(high for _, high in bounds)
+    (low, high), (divisor, most) = bounds
+    if divisor != most or divisor < 1:
+        return (0, math.inf) if low >= 0 and divisor > 0 else UNBOUNDED
+    if kind == "%":
+        return 0, divisor - 1
+    return low // divisor if math.isfinite(low) else low, high // divisor if math.isfinite(high) else high
+
+
+def _is_one_size(polynomial: Polynomial) -> bool:
+    rest = [atoms for atoms, _ in polynomial if atoms]
+    return len(rest) == 1 and len(rest[0]) == 1
 
 
 def _apply(kind: str, values: Sequence[int]) -> int:
@@ -226,6 +269,15 @@ def _scaled(polynomial: Polynomial, factor: int) -> Polynomial:
 
 def _product(x: Polynomial, y: Polynomial) -> Polynomial:
     return _collect((tuple(sorted((*a, *b))), f * g) for a, f in x for b, g in y)
+
+
+def _reduced(kind: str, polynomial: Polynomial) -> Polynomial:
+    """Return a polynomial with smaller factors whose comparison with zero has the same outcome."""
+    common = math.gcd(*(factor for atoms, factor in polynomial if atoms))
+    constant = sum(factor for atoms, factor in polynomial if not atoms)
+    if common < 2 or (kind == "==" and constant % common):  # in the latter case it is never zero
+        return polynomial if common < 2 else (((), 1),)
+    return _collect((atoms, factor // common) for atoms, factor in (((), 0), *polynomial))
 
 
 def _quotient(x: Polynomial, y: Polynomial) -> Polynomial | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tritium.graph.size import LEAST, Sizes
+from tritium.graph.size import LEAST, MOST, Sizes
 from tritium.layout import Shape, contiguous_strides
 from tritium.op import Spec
 from tritium.tensor import Tensor
@@ -39,7 +39,7 @@ class Lengths:
         for leaf, shape in enumerate(shapes):
             for axis, size in enumerate(shape):
                 values = tuple(call[leaf][axis] for call in self.seen)
-                if size >= LEAST and len({n for n in values if n >= LEAST}) > MAX_VALUES:
+                if LEAST <= size <= MOST and len({n for n in values if n >= LEAST}) > MAX_VALUES:
                     by_values.setdefault(values, []).append((leaf, axis))
         # If one place of a group needs a program for each size, all do: they are the same size.
         return [places for places in by_values.values() if not any(p in self.constants for p in places)]

@@ -17,7 +17,7 @@ from tritium.compiler.program import Program
 from tritium.compiler.steps import Call, UnableError
 from tritium.errors import ArgumentError
 from tritium.graph.graph import Graph, Names, Node
-from tritium.graph.size import Size, Sizes, settled
+from tritium.graph.size import LEAST, MOST, Size, Sizes, settled
 from tritium.layout import Layout
 from tritium.op import exact, make_room
 from tritium.tensor import Tensor
@@ -40,6 +40,7 @@ class SizedProgram(Program):
         disable: Iterable[str],
     ) -> None:
         self.sizes = sizes
+        self.key = object()  # under which a function keeps it
         self._exact: dict[tuple[int, ...], Program] = {}
         self._exact_lock = threading.Lock()
         with sizes.trusted():
@@ -117,7 +118,7 @@ class SizedProgram(Program):
         conditions = sizes.conditions()
         more = f" and {len(conditions) - MAX_CONDITIONS} more" if len(conditions) > MAX_CONDITIONS else ""
         where = f", where {', '.join(conditions[:MAX_CONDITIONS])}{more}" if conditions else ""
-        return f"one program for every {', '.join(names)} of 2 or more{where}"
+        return f"one program for every {', '.join(names)} from {LEAST} to {MOST:,}{where}"
 
 
 def _number(value: Any, sizes: Sizes) -> None:
