@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 namespace tritium::python {
 namespace {
@@ -43,7 +44,7 @@ int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain, bo
     PyObject* item = PyTuple_GET_ITEM(fast, d);
     if (is_size(item)) {
       varies = true;
-      if (!size_attribute(item, "traced", to[d])) result = -1;
+      if (!size_attribute(item, globals.size_traced, to[d])) result = -1;
       continue;
     }
     plain = plain && PyLong_CheckExact(item);
@@ -410,12 +411,31 @@ int dtype_code(PyObject* dtype) {
   return known.code;
 }
 
-bool size_attribute(PyObject* size, const char* name, int64_t& to) {
-  PyObject* value = PyObject_GetAttrString(size, name);
-  if (!value) return false;
+bool size_attribute(PyObject* size, Py_ssize_t where, int64_t& to) {
+  PyObject* value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(size) + where);
+  if (!value) {
+    PyErr_SetString(PyExc_AttributeError, "A size that varies lacks its number.");
+    return false;
+  }
   to = PyLong_AsLongLong(value);
-  Py_DECREF(value);
   return to != -1 || !PyErr_Occurred();
+}
+
+bool set_size_type(PyObject* type) {
+  const char* names[] = {"traced", "slot"};
+  Py_ssize_t* places[] = {&globals.size_traced, &globals.size_slot};
+  for (int i = 0; i < 2; ++i) {
+    PyObject* member = PyType_Check(type) ? PyObject_GetAttrString(type, names[i]) : nullptr;
+    const bool slot = member && Py_TYPE(member) == &PyMemberDescr_Type;
+    if (slot) *places[i] = reinterpret_cast<PyMemberDescrObject*>(member)->d_member->offset;
+    Py_XDECREF(member);
+    if (!slot) {
+      PyErr_Format(PyExc_TypeError, "set_size_type: a class with the slots traced and slot is needed.");
+      return false;
+    }
+  }
+  Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(globals.size_type, reinterpret_cast<PyTypeObject*>(Py_NewRef(type)))));
+  return true;
 }
 
 int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides) {

@@ -73,6 +73,7 @@ struct Globals {
   PyTypeObject *storage_type, *held_type, *array_type, *kernel_type, *row_type, *program_type, *caller_type;
   PyTypeObject* tensor_type;  // what replay makes
   PyTypeObject* size_type;    // of sizes that vary, while a function is traced; nullptr: none yet
+  Py_ssize_t size_traced, size_slot;  // where an object of it has its integers `traced` and `slot`
   PyObject* device;           // what Storage.device returns
   PyObject* interpreter;      // a ContextVar; replay only while it is None
   PyObject* identity_types;   // instances of these are known by their address
@@ -102,8 +103,9 @@ PyObject* call_python(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 void keep_vectorcall(PyTypeObject* type);  // a Python subclass calls as fast as its base
 
 // A size that varies: an integer with attributes `traced`, its value now, and `slot`, its number in a program of many sizes.
-inline bool is_size(PyObject* o) { return globals.size_type && Py_TYPE(o) == globals.size_type; }
-bool size_attribute(PyObject* size, const char* name, int64_t& to);  // false: exception
+inline bool is_size(PyObject* o) { return Py_TYPE(o) == globals.size_type; }
+bool size_attribute(PyObject* size, Py_ssize_t where, int64_t& to);  // false: exception
+bool set_size_type(PyObject* type);                                  // false: exception
 
 inline bool is_storage(PyObject* o) { return Py_TYPE(o) == globals.storage_type; }
 inline bool is_held(PyObject* o) { return PyObject_TypeCheck(o, globals.held_type); }

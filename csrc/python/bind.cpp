@@ -260,8 +260,7 @@ NB_MODULE(_native, m) {
   m.def("setup", setup, "tensor_type"_a, "device"_a.none(), "interpreter"_a, "identity_types"_a,
         "Tells the runtime which Python classes and objects it works with; called once.");
   m.def("set_size_type", [](nb::handle type) {
-          if (!PyType_Check(type.ptr())) throw nb::type_error("set_size_type: a class is needed.");
-          keep(globals.size_type, type.ptr());
+          if (!set_size_type(type.ptr())) throw nb::python_error();
         }, "size_type"_a, "Tells the runtime the class of sizes that vary while a function is traced.");
   m.def("set_fast", [](bool on) { globals.fast = on; }, "on"_a, "Whether remembered calls are replayed.");
   m.def("is_fast", [] { return globals.fast; });

@@ -127,7 +127,7 @@ bool Reader::read_integer(PyObject* given, int64_t& to) {
     return to != -1 || !PyErr_Occurred();
   }
   int64_t slot;
-  if (!size_attribute(given, "slot", slot)) return false;
+  if (!size_attribute(given, globals.size_slot, slot)) return false;
   if (slot < 0 || slot >= static_cast<int64_t>(sizes_->size()))
     return wrong(PyExc_ValueError, "has a size that varies in slot %lld; there are %zu.", shown(slot), sizes_->size());
   to = (*sizes_)[static_cast<std::size_t>(slot)];

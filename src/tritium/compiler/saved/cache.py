@@ -56,7 +56,14 @@ class ProgramCache:
         device = backend.device
         captured = [x.layout for x in graph.captured.values()]
         lay = [(a.strides, a.offset if i < len(layouts) else 0) for i, a in enumerate((*layouts, *captured))]
-        facts = (*file.origin_of(device), sorted(disabled), lay, graph.returned, graph.single, file.graph_text(graph, device))
+        facts = (
+            *file.origin_of(device),
+            sorted(disabled),
+            lay,
+            graph.returned,
+            graph.single,
+            file.graph_text(graph, device),
+        )
         key = hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()
         return self.folder / f"{key[:40]}{SUFFIX}"
 

@@ -270,7 +270,9 @@ def _read_body(
     loaded = _Loaded(body, file, there, where)
     loaded.tensors |= enumerate(dict.fromkeys(given))
     if body.get("given", 0) != len(loaded.tensors):
-        raise FormatError(f"{body.get('given', 0)} captured tensors are not in the file, {len(loaded.tensors)} were given")
+        raise FormatError(
+            f"{body.get('given', 0)} captured tensors are not in the file, {len(loaded.tensors)} were given"
+        )
     mine = origin_of(there)
     changes = [
         f"{name} {old} is {new} here" for name, old, new in zip(Origin._fields, origin, mine, strict=True) if old != new
