@@ -122,22 +122,28 @@ class Sizes:
 
     def _narrow(self, kind: str, polynomial: Polynomial, outcome: bool) -> None:
         """Narrow the bounds of a size that was compared with a constant."""
-        constant = sum(factor for atoms, factor in polynomial if not atoms)
-        rest = [(atoms, factor) for atoms, factor in polynomial if atoms]
-        (atoms, factor), *others = rest
-        if kind != "<" or others or len(atoms) != 1 or abs(factor) != 1:
+        if kind != "<" or not self._is_size(polynomial):
             return
-        low, high = self.bounds[atoms[0]]
-        if factor == 1:  # n + constant < 0
+        constant = sum(factor for atoms, factor in polynomial if not atoms)
+        ((size,), factor) = next(term for term in polynomial if term[0])
+        low, high = self.bounds[size]
+        if factor > 0:  # n + constant < 0
             low, high = (low, min(high, -constant - 1)) if outcome else (max(low, -constant), high)
         else:
             low, high = (max(low, constant + 1), high) if outcome else (low, min(high, constant))
-        self.bounds[atoms[0]] = (low, high)
+        self.bounds[size] = (low, high)
+
+    def _is_size(self, polynomial: Polynomial) -> bool:
+        """Return True for one of the sizes, with a constant added or subtracted."""
+        rest = [(atoms, factor) for atoms, factor in polynomial if atoms]
+        ((atoms, factor), *others) = rest
+        return not others and len(atoms) == 1 and atoms[0] < len(self.labels) and abs(factor) == 1
 
     @property
     def is_single(self) -> bool:
         """Return True if a size was found equal to a number, so that one value alone is served."""
-        return any(g.kind == "==" and g.outcome and _is_one_size(g.polynomial) for g in self.guards.values())
+        is_equal = any(g.kind == "==" and g.outcome and self._is_size(g.polynomial) for g in self.guards.values())
+        return is_equal or any(low == high for low, high in self.bounds[: len(self.labels)])
 
     def need(self, polynomial: Polynomial, why: str) -> None:
         """Say why the number of a size must be known while it is traced."""
@@ -198,10 +204,12 @@ class Sizes:
         return f"max({', '.join(texts)})" if kind == "max" else f"(({texts[0]}) {kind} ({texts[1]}))"
 
     def conditions(self) -> list[str]:
-        """Return what was noted about the sizes, as comparisons that hold."""
+        """Return what was noted about the sizes besides their bounds, as comparisons that hold."""
         signs = {("==", True): "==", ("==", False): "!=", ("<", True): "<", ("<", False): ">="}
         parts = []
         for g in self.guards.values():
+            if g.kind == "<" and self._is_size(g.polynomial):
+                continue
             left = tuple(t for t in g.polynomial if t[0])
             constant = -sum(factor for atoms, factor in g.polynomial if not atoms)
             sign = signs[g.kind, g.outcome]
@@ -226,11 +234,6 @@ def _bounds_of(kind: str, bounds: Sequence[Bounds]) -> Bounds:
     if kind == "%":
         return 0, divisor - 1
     return low // divisor if math.isfinite(low) else low, high // divisor if math.isfinite(high) else high
-
-
-def _is_one_size(polynomial: Polynomial) -> bool:
-    rest = [atoms for atoms, _ in polynomial if atoms]
-    return len(rest) == 1 and len(rest[0]) == 1
 
 
 def _apply(kind: str, values: Sequence[int]) -> int:

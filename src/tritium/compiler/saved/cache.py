@@ -71,13 +71,13 @@ class ProgramCache:
         """Return a program of the folder; None if it is not there, or a warning was logged that it cannot be used."""
         try:
             saved = file.read(path, backend.device, False, file.in_order(graph))
-            if saved.text != file.graph_text(graph, backend.device):
+            if saved.text() != file.graph_text(graph, backend.device):
                 raise FormatError("it is the program of another graph")
             if saved.optimised is None:
                 raise FormatError(saved.why_not)
         except MissingFileError:
             return None
-        except (FormatError, DeviceError, OSError) as error:
+        except (FormatError, DeviceError, OSError, KeyError, TypeError) as error:
             settings.log.warning("compile: %s cannot be used, and is written again: %s", visible(str(path)), error)
             return None
         program = Program.restore(saved)

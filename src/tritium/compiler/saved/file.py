@@ -57,7 +57,7 @@ class SavedProgram(NamedTuple):
     name: str
     disabled: tuple[str, ...]
     structure: CallStructure
-    text: str  # of the graph as written
+    text: Callable[[], str]  # of the graph as written
 
 
 class Origin(NamedTuple):
@@ -300,7 +300,7 @@ def _read_body(
     disabled = tuple(body["disabled"])
     return SavedProgram(
         lambda: loaded.source(specs), optimised, why_not, layouts, there, str(body["name"]), disabled, structure,
-        str(body["graph"]["text"]),
+        lambda: str(body["graph"]["text"]),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tritium.compiler.program import Program
 from tritium.compiler.steps import Call, UnableError
 from tritium.errors import ArgumentError
 from tritium.graph.graph import Graph, Names, Node
-from tritium.graph.size import LEAST, MOST, Size, Sizes, settled
+from tritium.graph.size import Size, Sizes, settled
 from tritium.layout import Layout
 from tritium.op import exact, make_room
 from tritium.tensor import Tensor
@@ -112,13 +112,15 @@ class SizedProgram(Program):
     def varying_text(self, numbers: Sequence[int] = ()) -> str:
         """Return which sizes vary, and for which of them this program is, as a line of a report."""
         sizes = self.sizes
-        names = (
-            [f"{label} (now {n})" for label, n in zip(sizes.labels, numbers, strict=True)] if numbers else sizes.labels
-        )
+        names = []
+        for i, label in enumerate(sizes.labels):
+            low, high = sizes.bounds[i]
+            now = f" (now {numbers[i]})" if numbers else ""
+            names.append(f"{label} from {low} to {high:,}{now}")
         conditions = sizes.conditions()
         more = f" and {len(conditions) - MAX_CONDITIONS} more" if len(conditions) > MAX_CONDITIONS else ""
         where = f", where {', '.join(conditions[:MAX_CONDITIONS])}{more}" if conditions else ""
-        return f"one program for every {', '.join(names)} from {LEAST} to {MOST:,}{where}"
+        return f"one program for every {' and '.join(names)}{where}"
 
 
 def _number(value: Any, sizes: Sizes) -> None:
