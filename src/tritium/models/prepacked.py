@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt, quant
+from tritium import dtype as dt, ops, quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
 from tritium.escape import visible
@@ -34,6 +34,7 @@ LINE = 64  # bytes of a cache line
 FILE = "file:"  # before the name of a side file
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
+SCALES = {t.name: np.dtype(t.numpy) for t in quant.SCALE_DTYPES}
 
 
 def is_prepacked(view: memoryview | bytes) -> bool:
@@ -87,7 +88,8 @@ def save(
     pieces: list[Piece] = []
     for key, layer in linears(network).items():
         w = layer.weight
-        about[key] = {"dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group}
+        about[key] = {"dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group, "activations": layer.activations}
+        about[key] |= {"scale": w.scale.dtype.name} if w.scale is not None else {}
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
         pieces.append(_piece(f"{key}.scale", host(layer.weight.scale)))  # type: ignore[arg-type]
     for key, t in plain(network).items():
@@ -196,11 +198,16 @@ class Prepacked:
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         group = self._about[key].get("group", 0)
         raw = self._file.tensors.get(f"{key}.scale")
-        if raw is None or not isinstance(group, int) or group < 0 or raw.nbytes not in _scale_sizes(shape, group):
+        kind = SCALES.get(str(self._about[key].get("scale", "f32")))
+        activations = self._about[key].get("activations", "token")
+        sized = kind is not None and isinstance(group, int) and group >= 0
+        if raw is None or kind is None or not sized or raw.nbytes not in _scale_sizes(shape, group, kind.itemsize):
             raise fault(
                 where, "no scale of the right size", f"one for {list(shape)} in groups of {visible(str(group))}"
             )
-        scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
+        if activations not in ops.ACTIVATIONS or (activations == "group" and not group):
+            raise fault(where, f"activations {visible(str(activations))}", "'token', 'float', or in groups 'group'")
+        scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(kind)
         if not np.isfinite(scale).all():
             raise fault(where, "a scale that is no number", "finite scales")
         scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
@@ -210,7 +217,8 @@ class Prepacked:
         )
         if device("cpu").backend.tiling(base) is not data.dtype:
             weight = weight.plain().tiled()  # made on another kind of machine
-        return BitLinear(weight) if base.is_ternary else QuantLinear(weight)
+        made = BitLinear if base.is_ternary else QuantLinear
+        return made(weight, activations=activations)
 
 
 def _places(config: Config) -> Iterator[str]:
@@ -221,5 +229,6 @@ def _places(config: Config) -> Iterator[str]:
     yield from (f"model.layers.{i}.{name}" for i in range(config.layers) for name in inside)
 
 
-def _scale_sizes(shape: tuple[int, int], group: int) -> set[int]:
-    return {4 * shape[0] * -(-shape[1] // group)} if group > 0 else {4, 4 * shape[0]}
+def _scale_sizes(shape: tuple[int, int], group: int, itemsize: int) -> set[int]:
+    numbers = {shape[0] * -(-shape[1] // group)} if group > 0 else {1, shape[0]}
+    return {itemsize * n for n in numbers}
