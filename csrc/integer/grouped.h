@@ -18,7 +18,8 @@
 namespace tritium::TRITIUM_ISA {
 namespace {
 
-constexpr std::int64_t kLineColumns = 4;        // a line holds so many k of each row
+constexpr std::int64_t kLineColumns = 4;        // a line holds so many k of each row …
+constexpr std::int64_t kLineBytes = 64;         // … of a block
 constexpr std::int64_t kGroupStep = 16;         // groups are multiples of so many columns
 constexpr std::int64_t kLongestUnpacked = 512;  // columns of a group that are worth unpacking
 
@@ -51,16 +52,25 @@ TRITIUM_INLINE Term term_of(const GroupRun& r, const Coding& coding, int t, std:
   return {coding.offset * r.sums[at], r.by ? r.by[at] : 0.0f};
 }
 
-// Adds the sums of the rows from `row` on: one f32 operation after the other, as product.h says.
+// The term of the rows from `row` on in group j: one f32 operation after the other, as product.h says.
+template <class L, std::int64_t Rows>
+TRITIUM_INLINE typename L::Float scaled_term(const GroupRun& r, const Term& term, std::int64_t j, std::int64_t row,
+                                             typename L::Sum sum) {
+  using Float = typename L::Float;
+  const Float part = __builtin_convertvector(sum - term.excess, Float) *
+                     *reinterpret_cast<const Float*>(r.scales + j * Rows + row);
+  return r.by ? part * term.by : part;
+}
+
+template <class L, std::int64_t Rows>
+TRITIUM_INLINE typename L::Float& target(const GroupRun& r, int t, std::int64_t row) {
+  return *reinterpret_cast<typename L::Float*>(r.to + t * Rows + row);
+}
+
 template <class L, std::int64_t Rows>
 TRITIUM_INLINE void add_term(const GroupRun& r, const Term& term, int t, std::int64_t j, std::int64_t row,
                              typename L::Sum sum) {
-  using Float = typename L::Float;
-  Float part = __builtin_convertvector(sum - term.excess, Float);
-  part = part * *reinterpret_cast<const Float*>(r.scales + j * Rows + row);
-  if (r.by) part = part * term.by;
-  Float* const to = reinterpret_cast<Float*>(r.to + t * Rows + row);
-  *to = *to + part;
+  target<L, Rows>(r, t, row) = target<L, Rows>(r, t, row) + scaled_term<L, Rows>(r, term, j, row, sum);
 }
 
 // The scales of groups [first, first + count) for the rows of a strip, as f32 side by side.
@@ -99,10 +109,11 @@ struct GroupLines {
                const float* scales, float* to) const {
     constexpr std::int64_t kUnitLines = kUnit / kLineColumns;
     const std::int64_t line = first * group, last = first + count == groups ? all - (groups - 1) * group : group;
-    const std::int64_t line_bytes = tile(p.format).nbytes * kLineColumns / tile(p.format).block;
-    const std::int8_t* const q = p.a.at(t, line / kUnitLines) + line % kUnitLines * kLineColumns;
+    constexpr int kPanel = K::layout.panel;
+    const std::int8_t* const panel = p.a.q + t / kPanel * p.a.panel_bytes + line / kUnitLines * kUnit * kPanel;
+    const std::int8_t* const q = panel + line % kUnitLines * kLineColumns;
     const float* const by = p.by_group ? p.a.scales + t * groups + first : nullptr;
-    return {strip.w + line * line_bytes, p.w_row, strip.blocks, count, group, last, q, p.a.panel_bytes, 0,
+    return {strip.w + line * kLineBytes, p.w_row, strip.blocks, count, group, last, q, p.a.panel_bytes, 0,
             p.a.sums + t * groups + first, by, groups, scales, to};
   }
 };
@@ -114,7 +125,8 @@ void block_sums(const Product& p, const GroupLines& lines, const Strip<K>& strip
   const std::int64_t first = lines.first(block), count = lines.count(block);
   load_strip_scales<K>(p, strip, first, count, scales);
   for (std::int64_t i = 0; i < tokens * kStripRows<K>; ++i) to[i] = 0;
-  const std::int64_t step = whole(ceil_div(tokens, ceil_div(tokens, K::tokens)), K::layout.panel);
+  const std::int64_t turns = ceil_div(tokens, K::tokens), even = turns > 1 ? ceil_div(tokens, turns) : tokens;
+  const std::int64_t step = whole(even, K::layout.panel);
   for (std::int64_t t = 0; t < tokens; t += step) {
     GroupRun run = lines.run<K>(p, strip, first, count, t0 + t, scales, to + t * kStripRows<K>);
     run.tokens = static_cast<int>(least(step, tokens - t));

@@ -78,6 +78,13 @@ struct ViewSums {
     }
   }
 
+  // The sums over fields of set s, token t, block b and half h.
+  TRITIUM_INLINE void fields(int s, int t, int b, int h, Sum* mine) const {
+    TRITIUM_UNROLL
+    for (int i = 0; i < F::views; ++i) mine[i] = sum[s][t][b][h * F::views + i];
+    F::solve(mine);
+  }
+
   // put(row of the blocks, sum) with the sums over fields of set s and token t; half: the first of the H halves.
   template <class Put>
   TRITIUM_INLINE void solve(int s, int t, int half, const Put& put) {
@@ -85,8 +92,8 @@ struct ViewSums {
     for (int b = 0; b < B; ++b) {
       TRITIUM_UNROLL
       for (int h = 0; h < H; ++h) {
-        Sum* const mine = sum[s][t][b] + h * F::views;
-        F::solve(mine);
+        Sum mine[F::views];
+        fields(s, t, b, h, mine);
         TRITIUM_UNROLL
         for (int f = 0; f < F::fields; ++f) put(b * F::coding.rows + (half + h) * (16 / L::kHalves) + 16 * f, mine[f]);
       }
@@ -169,13 +176,29 @@ struct Direct {
     ViewSums<L, F, 1, 1, H, S> sums;
     const std::uint8_t* line = r.w + block * r.w_row + j * r.lines * kLine + half * (kLine / L::kHalves);
     const std::int8_t* y = r.q + j * r.lines * 4;
-    for (std::int64_t i = 0; i < r.lines; ++i, line += kLine, y += 4) sums.add_lines(line, 0, y, 0, r.lines, kAhead);
+    std::int64_t left = r.lines, ahead = S * r.lines * kLine;  // whole turns: the others are read by then
+    while (ahead < kAhead) ahead *= 2;
+    do {
+      sums.add_lines(line, 0, y, 0, r.lines, ahead);
+      line += kLine;
+      y += 4;
+    } while (--left > 0);
     TRITIUM_UNROLL
-    for (int s = 0; s < S; ++s) {
-      const Term term = term_of(r, coding, 0, j + s);
-      sums.solve(s, 0, half, [&](int row, typename L::Sum sum) {
-        add_term<L, stride>(r, term, 0, j + s, block * coding.rows + row, sum);
-      });
+    for (int h = 0; h < H; ++h) {
+      typename L::Float total[F::fields];
+      const std::int64_t row = block * coding.rows + (half + h) * (16 / L::kHalves);
+      TRITIUM_UNROLL
+      for (int f = 0; f < F::fields; ++f) total[f] = target<L, stride>(r, 0, row + 16 * f);
+      TRITIUM_UNROLL
+      for (int s = 0; s < S; ++s) {
+        const Term term = term_of(r, coding, 0, j + s);
+        typename L::Sum mine[F::views];
+        sums.fields(s, 0, 0, h, mine);
+        TRITIUM_UNROLL
+        for (int f = 0; f < F::fields; ++f) total[f] += scaled_term<L, stride>(r, term, j + s, row + 16 * f, mine[f]);
+      }
+      TRITIUM_UNROLL
+      for (int f = 0; f < F::fields; ++f) target<L, stride>(r, 0, row + 16 * f) = total[f];
     }
   }
 
@@ -186,9 +209,12 @@ struct Direct {
     ViewSums<L, F, B, T, H, S> sums;
     const std::uint8_t* line = r.w + block * r.w_row + j * r.lines * kLine + half * (kLine / L::kHalves);
     const std::int8_t* y = r.q + j * r.lines * 4;
-    for (std::int64_t i = r.lines_of(j); i > 0; i -= S, line += S * kLine, y += S * 4) {
+    std::int64_t left = r.lines_of(j);
+    do {
       sums.add_lines(line, r.w_row, y, r.panel_bytes, 1, kAhead);
-    }
+      line += S * kLine;
+      y += S * 4;
+    } while ((left -= S) > 0);
     sums.join();
     TRITIUM_UNROLL
     for (int t = 0; t < T; ++t) {
