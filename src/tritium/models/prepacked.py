@@ -37,6 +37,7 @@ FORMAT, VERSION = "tritium", "1"
 LINE = 64  # bytes of a cache line
 FILE = "file:"  # before the name of a side file
 KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
+SCALES = {t.name: np.dtype(t.numpy) for t in quant.SCALE_DTYPES}
 
 
 def is_prepacked(view: memoryview | bytes) -> bool:
@@ -98,9 +99,13 @@ def save(
     """Write the file; it appears whole or not at all."""
     about: dict[str, Any] = {}
     pieces: list[Piece] = []
-    weights: dict[str, Any] = {key: layer.weight for key, layer in linears(network).items()}
+    layers = linears(network)
+    weights: dict[str, Any] = {key: layer.weight for key, layer in layers.items()}
     for key, w in (weights | experts(network)).items():
-        about[key] = {"dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group}
+        about[key] = {
+            "dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group, "scale": w.scale.dtype.name,
+            "activations": layers[key].activations if key in layers else "token",
+        }  # fmt: skip
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
         pieces.append(_piece(f"{key}.scale", host(w.scale)))
     for key, t in plain(network).items():
@@ -195,7 +200,7 @@ class Prepacked:
 
         def experts(p: Product) -> Experts:
             shape = (p.experts, p.rows, p.columns)
-            data, scale, group = self._scaled(p.name, shape)
+            data, scale, group, _ = self._scaled(p.name, shape)
             base = quant.CANONICAL.get(data.dtype, data.dtype)
             here = data if data.dtype is device("cpu").backend.tiling(base) else ops.repack(data, base)
             return Experts(here, asarray(scale.reshape(*shape[:2], *((-1,) if group else ())), device="cpu"), group)
@@ -216,23 +221,29 @@ class Prepacked:
         about = self._about.get(key)
         return isinstance(about, dict) and "group" in about
 
-    def _scaled(self, key: str, shape: tuple[int, ...]) -> tuple[Tensor, np.ndarray[Any, Any], int]:
-        """Return the integers of a weight, its scales in one row, and the columns that share one (0: a row or all do)."""
+    def _scaled(self, key: str, shape: tuple[int, ...]) -> tuple[Tensor, np.ndarray[Any, Any], int, str]:
+        """Return the integers of a weight, its scales in one row, the columns that share one (0: a row or all do), and how
+        activations are quantised."""
         data = self.tensor(key, shape)
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         group = self._about[key].get("group", 0)
         raw = self._file.tensors.get(f"{key}.scale")
-        if raw is None or not isinstance(group, int) or group < 0 or raw.nbytes not in _scale_sizes(shape, group):
+        kind = SCALES.get(str(self._about[key].get("scale", "f32")))
+        activations = self._about[key].get("activations", "token")
+        sized = kind is not None and isinstance(group, int) and group >= 0
+        if raw is None or kind is None or not sized or raw.nbytes not in _scale_sizes(shape, group, kind.itemsize):
             raise fault(
                 where, "no scale of the right size", f"one for {list(shape)} in groups of {visible(str(group))}"
             )
-        scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
+        if activations not in ops.ACTIVATIONS or (activations == "group" and not group):
+            raise fault(where, f"activations {visible(str(activations))}", "'token', 'float', or in groups 'group'")
+        scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(kind)
         if not np.isfinite(scale).all():
             raise fault(where, "a scale that is no number", "finite scales")
-        return data, scale, group
+        return data, scale, group, activations
 
     def _linear(self, key: str, shape: tuple[int, ...], norm: Tensor | None = None) -> QuantLinear:
-        data, scale, group = self._scaled(key, shape)
+        data, scale, group, activations = self._scaled(key, shape)
         scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
         base = quant.CANONICAL.get(data.dtype, data.dtype)
         weight = quant.Quantized(
@@ -240,9 +251,13 @@ class Prepacked:
         )
         if device("cpu").backend.tiling(base) is not data.dtype:
             weight = weight.plain().tiled()  # made on another kind of machine
-        return BitLinear(weight, norm=norm, eps=self.config.eps) if base.is_ternary else QuantLinear(weight)
+        if base.is_ternary:
+            return BitLinear(weight, norm=norm, eps=self.config.eps, activations=activations)
+        return QuantLinear(weight, activations=activations)
 
 
-def _scale_sizes(shape: tuple[int, ...], group: int) -> set[int]:
+def _scale_sizes(shape: tuple[int, ...], group: int, itemsize: int) -> set[int]:
+    """Return the possible bytes of the scales of a matrix, or of a stack of them."""
     rows = prod(shape[:-1])
-    return {4 * rows * -(-shape[-1] // group)} if group > 0 else {4, 4 * rows} if len(shape) == 2 else {4 * rows}
+    numbers = {rows * -(-shape[-1] // group)} if group > 0 else {1, rows} if len(shape) == 2 else {rows}
+    return {itemsize * n for n in numbers}
