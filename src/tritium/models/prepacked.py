@@ -54,14 +54,19 @@ def linears(network: Network) -> dict[str, QuantLinear]:
             module = modules[place]
             singles = module.parts if isinstance(module, Parallel) else (module,)
             layers |= {f"model.layers.{i}.{p.name}": layer for p, layer in zip(products, singles, strict=True)}
-    if isinstance(network.head.weight, QuantLinear):
-        layers[HEAD] = network.head.weight
+    table, head = network.embedding.weight, network.head.weight
+    if isinstance(table, QuantLinear):
+        layers[EMBEDDING] = table
+    if isinstance(head, QuantLinear) and head is not table:
+        layers[HEAD] = head
     return layers
 
 
 def plain(network: Network) -> dict[str, Tensor]:
     """Return everything else: norms, the embedding, a float head of its own."""
-    tensors = {EMBEDDING: network.embedding.weight, NORM: network.head.norm.weight}
+    tensors, table = {NORM: network.head.norm.weight}, network.embedding.weight
+    if isinstance(table, Tensor):
+        tensors[EMBEDDING] = table
     for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
         modules = placed(block)
         tensors |= {f"model.layers.{i}.{v.name}": modules[place].weight for place, v in parts.vectors.items()}
@@ -69,7 +74,7 @@ def plain(network: Network) -> dict[str, Tensor]:
         if isinstance(layer, BitLinear) and layer.norm is not None:
             tensors[f"{name}.norm"] = layer.norm
     head = network.head.weight
-    if isinstance(head, Tensor) and head is not network.embedding.weight:
+    if isinstance(head, Tensor) and head is not table:
         tensors[HEAD] = head
     return tensors
 
@@ -180,17 +185,13 @@ class Prepacked:
         def vector(name: str, size: int) -> Tensor:
             return self.tensor(name.removesuffix(".weight"), (size,)).to(dt.f32)
 
-        table = self.tensor(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
-
-        def head() -> Tensor | QuantLinear:
-            about = self._about.get(HEAD)
-            if about is None:
-                return table
-            shape = (self.config.vocab_size, self.config.hidden_size)
+        def stored(key: str) -> Tensor | QuantLinear:
+            about, shape = self._about.get(key), (self.config.vocab_size, self.config.hidden_size)
             scaled = isinstance(about, dict) and "group" in about
-            return self._linear(HEAD, shape) if scaled else self.tensor(HEAD, shape)
+            return self._linear(key, shape) if scaled else self.tensor(key, shape)
 
-        return Source(linear, vector, lambda: table, head)
+        table = stored(EMBEDDING)
+        return Source(linear, vector, lambda: table, lambda: stored(HEAD) if HEAD in self._about else table)
 
     def _linear(self, key: str, shape: tuple[int, int], norm: Tensor | None = None) -> QuantLinear:
         data = self.tensor(key, shape)

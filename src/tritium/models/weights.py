@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
 from tritium.io.ternary import rows_at_a_time
 from tritium.models.parts import LayerParts, Part, Product, layer_parts, shapes_in_files
+from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
 from tritium.nn.rope import RoPE
 from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, Parallel, RMSNorm
@@ -43,7 +45,7 @@ FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 class Network(NamedTuple):
     """All parts of a decoder."""
 
-    embedding: Embedding
+    embedding: Embedding | QuantEmbedding
     ropes: tuple[RoPE, ...]  # the different position embeddings of its layers
     blocks: tuple[Block, ...]
     head: Head
@@ -77,7 +79,7 @@ class Source(NamedTuple):
         [str, tuple[Part, ...], int, int, Tensor | None], QuantLinear
     ]  # (name, parts, rows, columns, norm)
     vector: Callable[[str, int], Tensor]
-    embedding: Callable[[], Tensor]
+    embedding: Callable[[], Tensor | QuantLinear]
     head: Callable[[], Tensor | QuantLinear]
 
 
@@ -97,7 +99,9 @@ def assemble(config: Config, source: Source, context: int | None = None) -> Netw
     with ThreadPoolExecutor(get_num_threads()) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
     last = RMSNorm(source.vector("model.norm.weight", config.hidden_size), config.eps)
-    embedding = Embedding(source.embedding(), description.embedding_multiplier)
+    table, multiplier = source.embedding(), description.embedding_multiplier
+    packed = isinstance(table, QuantLinear)
+    embedding = QuantEmbedding(table, multiplier) if packed else Embedding(table, multiplier)
     return Network(embedding, ropes, blocks, Head(last, source.head(), description.logits_multiplier), parts)
 
 
@@ -193,8 +197,10 @@ def from_entries(
         return layer
 
     @cache  # a tied head is the embedding itself, not a second one
-    def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor:
+    def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
         found = entry(name, (config.vocab_size, config.hidden_size))
+        if found.role == "ternary":
+            return BitLinear(join([found.ternary()], storage))
         return _floats(found.array(), copied) if found.stored in STORED else _unquantised(found, unquantised)
 
     def out() -> Tensor | QuantLinear:
@@ -202,7 +208,7 @@ def from_entries(
         if tied and not config.tied:
             raise fault("the model", "no weight 'lm_head.weight'", "one, since tie_word_embeddings is false")
         name = "model.embed_tokens.weight" if tied else "lm_head.weight"
-        exact = head == "f32" and name in entries and entries[name].stored not in STORED
+        exact = head == "f32" and name in entries and entries[name].stored in READABLE
         return make_head(table(name, dt.f32) if exact else table(name), head)
 
     def vector(name: str, size: int) -> Tensor:
@@ -222,11 +228,14 @@ def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
 
 def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
     """Projections of one input as one matrix; a scale for each row where theirs differ."""
+    columns = parts[0].shape[1]
     group = parts[0].group
-    if any(p.group != group for p in parts):
-        raise ArgumentError(f"join: projections of one input have groups of {[p.group for p in parts]} columns.")
+    if any(p.group != group for p in parts):  # a part may have fewer scales than the others: they are repeated
+        group = gcd(*(p.group or columns for p in parts))
+        spread = [p.scales(group) for p in parts]
+        parts = [Ternary(p.codes, p.shape, np.ascontiguousarray(s), group) for p, s in zip(parts, spread, strict=True)]
     codes = np.concatenate([p.codes for p in parts]) if len(parts) > 1 else parts[0].codes
-    data = unpacked(codes, (codes.shape[0], parts[0].shape[1]))
+    data = unpacked(codes, (codes.shape[0], columns))
     scale = parts[0].scale
     if len(parts) > 1:
         rows = [p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32) for p in parts]
@@ -257,12 +266,13 @@ def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
     return from_numpy(out, device="cpu")
 
 
-def make_head(table: Tensor, head: str | None) -> Tensor | QuantLinear:
+def make_head(table: Tensor | QuantLinear, head: str | None) -> Tensor | QuantLinear:
     """A table of the vocabulary as the product wants it; None: as it is stored."""
     if head is None:
         return table
     if head not in HEADS:
         raise ArgumentError(f"load: head {head!r} is unknown; use {', '.join(HEADS)}, or None for what the file has.")
+    table = table.dequantize() if isinstance(table, QuantLinear) else table
     if head == "int8":
         return QuantLinear.from_float(table, "int8")
     return table if table.dtype is FLOATS[head] else table.to(FLOATS[head])
