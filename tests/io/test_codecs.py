@@ -222,6 +222,18 @@ def test_large_matrices_are_worked_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     assert same(codecs.floats.decode(w.dense()), w)
 
 
+@given(data=st.data(), widths=st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=2))
+@settings(max_examples=30, deadline=None)
+def test_scales_that_a_file_repeats_for_its_blocks_become_one_again(data: st.DataObject, widths: list[int]) -> None:
+    w = data.draw(hnp.arrays(np.int8, (3, 256), elements=st.integers(-1, 1)))
+    own, stored = 64 * widths[0], 64 * widths[0] // widths[1]
+    scale = np.arange(1, 3 * 256 // own + 1, dtype=np.float32).reshape(3, -1)
+    plain = Ternary.from_values(w, scale, own)
+    finer = Ternary(plain.codes, plain.shape, np.repeat(scale, widths[1], axis=1), stored)
+    assert np.array_equal(finer.simplified().dense(), plain.dense())
+    assert finer.simplified().scale.size <= plain.scale.size
+
+
 # ---- the packages that own the layouts
 
 

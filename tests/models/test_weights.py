@@ -207,12 +207,6 @@ def test_projections_with_scales_of_groups_are_joined() -> None:
     np.testing.assert_array_equal(join(parts, dt.tern2).dequantize().numpy(), want)
 
 
-def test_projections_of_different_groups_are_not_joined() -> None:
-    parts = [Ternary.from_values(values(4, 64, 1), np.ones((4, 2)), 32), Ternary.from_values(values(4, 64, 2), 1.0)]
-    with pytest.raises(ArgumentError, match=r"groups of \[32, 0\] columns"):
-        join(parts, dt.tern2)
-
-
 def test_a_head_is_made_as_asked() -> None:
     table = tt.tensor(np.random.default_rng(0).standard_normal((12, 8)).astype(np.float32)).to("bf16")
     assert make_head(table, None) is table
@@ -267,3 +261,48 @@ def test_a_table_that_ggml_quantised_is_kept_as_f16_and_once(kind: str, tmp_path
     exact = tt.load(target, head="f32").network.head.weight
     assert isinstance(exact, tt.Tensor)
     np.testing.assert_array_equal(exact.numpy(), want)
+
+
+# ---- tables that are ternary in the file
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("to", ["mlx", "q2_0", "pq2_0", "ptq1_0"])
+def test_ternary_tables_stay_packed(tmp_path: Path, to: str, tied: bool) -> None:
+    source = tiny.mlx_packed(tmp_path / "source", tied=tied)
+    path = source if to == "mlx" else tmp_path / "model.gguf"
+    if to != "mlx":
+        tt.io.convert(source, path, to=to)
+    model = tt.load(path)
+    embedding, head = model.network.embedding, model.network.head
+    assert isinstance(embedding, tt.nn.QuantEmbedding)
+    assert (head.weight is embedding.weight) == tied
+    dense = tt.io.open(source).named["model.embed_tokens.weight"].float32()
+    assert np.array_equal(embedding(tt.arange(64)).numpy(), dense)
+    logits = tt.load(source).session().extend(0, [1, 2, 3])
+    assert np.array_equal(np.asarray(model.session().extend(0, [1, 2, 3])), np.asarray(logits))
+    packed = model.save(tmp_path / "model.tritium")
+    again = tt.load(packed)
+    assert (again.network.head.weight is again.network.embedding.weight) == tied
+    assert again.nbytes == model.nbytes
+    assert np.array_equal(np.asarray(again.session().extend(0, [1, 2, 3])), np.asarray(logits))
+
+
+def test_a_ternary_head_is_unpacked_on_demand(tmp_path: Path) -> None:
+    source = tiny.mlx_packed(tmp_path / "source", tied=True)
+    dense = tt.io.open(source).named["model.embed_tokens.weight"].float32()
+    exact = tt.load(source, head="f32")
+    assert np.array_equal(exact.network.head.weight.numpy(), dense)
+    assert isinstance(exact.network.embedding, tt.nn.QuantEmbedding)
+    assert tt.load(source, head="int8").network.head.weight.weight.scheme == "int8"
+    assert exact.nbytes > tt.load(source).nbytes
+
+
+def test_projections_of_one_input_may_have_scales_of_different_widths(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    one = Ternary.from_values(rng.integers(-1, 2, (64, 256)), rng.uniform(1, 2, (64, 2)), 128)
+    two = Ternary.from_values(rng.integers(-1, 2, (32, 256)), rng.uniform(1, 2, 32))
+    three = Ternary.from_values(rng.integers(-1, 2, (32, 256)), 0.5)
+    joined = join([one, two, three], tt.tern2)
+    wanted = np.concatenate([t.dense() for t in (one, two, three)])
+    assert np.array_equal(joined.dequantize().numpy(), wanted)

@@ -152,7 +152,18 @@ class Ternary:
         if common is not None:
             return Ternary(self.codes, self.shape, np.asarray(common, np.float32), 0)
         rows = _common_scale(self.scale, used, axis=1) if self.group else None
-        return self if rows is None else Ternary(self.codes, self.shape, rows, 0)
+        return self._coarser() if rows is None else Ternary(self.codes, self.shape, rows, 0)
+
+    def _coarser(self) -> Ternary:
+        """Return the same matrix with groups as wide as its scales allow: a file may repeat a scale for each of its blocks."""
+        n, k = self.shape
+        if not self.group or k % (2 * self.group):
+            return self
+        pairs = self.scale.reshape(n, -1, 2)
+        if np.mean(pairs[..., 0] == pairs[..., 1]) < 0.5:  # a glance: only groups of zeros may differ
+            return self
+        wide = self.scales(2 * self.group)
+        return self if wide is None else Ternary(self.codes, self.shape, wide, 2 * self.group)._coarser()
 
 
 def _common_scale(scale: Array, used: Array, axis: int | None) -> Array | None:

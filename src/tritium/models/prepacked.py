@@ -26,7 +26,7 @@ from tritium.io import safetensors
 from tritium.io.reader import fault, map_file
 from tritium.io.stream import Piece, Progress, appearing
 from tritium.models.parts import EMBEDDING, HEAD, NORM, Plain, Product, names_in_prepacked
-from tritium.models.weights import Network, Source, placed
+from tritium.models.weights import Network, Source, placed, same_table
 from tritium.nn.linear import BitLinear, QuantLinear
 from tritium.nn.mixers import Experts
 from tritium.nn.transformer import Parallel, RMSNorm
@@ -51,8 +51,11 @@ def is_prepacked(view: memoryview | bytes) -> bool:
 def linears(network: Network) -> dict[str, QuantLinear]:
     """Return every product with quantised weights, by the name it has in a file."""
     layers = {name: module for name, module in _modules(network) if isinstance(module, QuantLinear)}
-    if isinstance(network.head.weight, QuantLinear):
-        layers[HEAD] = network.head.weight
+    table, head = network.embedding.weight, network.head.weight
+    if isinstance(table, QuantLinear):
+        layers[EMBEDDING] = table
+    if isinstance(head, QuantLinear) and not same_table(head, table):
+        layers[HEAD] = head
     return layers
 
 
@@ -74,14 +77,16 @@ def _modules(network: Network) -> Iterator[tuple[str, Any]]:
 
 def plain(network: Network) -> dict[str, Tensor]:
     """Return everything else: norms, the embedding, a float head of its own."""
-    tensors = {EMBEDDING: network.embedding.weight, NORM: network.head.norm.weight}
+    tensors, table = {NORM: network.head.norm.weight}, network.embedding.weight
+    if isinstance(table, Tensor):
+        tensors[EMBEDDING] = table
     for name, module in _modules(network):
         if isinstance(module, RMSNorm | Tensor):
             tensors[name] = module.weight if isinstance(module, RMSNorm) else module
         elif isinstance(module, BitLinear) and module.norm is not None:
             tensors[f"{name}.norm"] = module.norm
     head = network.head.weight
-    if isinstance(head, Tensor) and head is not network.embedding.weight:
+    if isinstance(head, Tensor) and head is not table:
         tensors[HEAD] = head
     return tensors
 
@@ -205,16 +210,12 @@ class Prepacked:
             here = data if data.dtype is device("cpu").backend.tiling(base) else ops.repack(data, base)
             return Experts(here, asarray(scale.reshape(*shape[:2], *((-1,) if group else ())), device="cpu"), group)
 
-        table = self.tensor(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
-
-        def head() -> Tensor | QuantLinear:
-            about = self._about.get(HEAD)
-            if about is None:
-                return table
+        def stored(key: str) -> Tensor | QuantLinear:
             shape = (self.config.vocab_size, self.config.hidden_size)
-            return self._linear(HEAD, shape) if self._is_scaled(HEAD) else self.tensor(HEAD, shape)
+            return self._linear(key, shape) if self._is_scaled(key) else self.tensor(key, shape)
 
-        return Source(linear, plain, lambda: table, head, experts)
+        table = stored(EMBEDDING)
+        return Source(linear, plain, lambda: table, lambda: stored(HEAD) if HEAD in self._about else table, experts)
 
     def _is_scaled(self, key: str) -> bool:
         """Return True if a weight is integers with scales."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ from tritium.models.parts import (
     of_expert,
     shapes_in_files,
 )
+from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
 from tritium.nn.mixers import Experts, GatedDeltaNet, MoE, Router
 from tritium.nn.rope import RoPE
@@ -58,7 +60,7 @@ FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 class Network(NamedTuple):
     """All parts of a decoder."""
 
-    embedding: Embedding | RotatedEmbedding
+    embedding: Embedding | QuantEmbedding | RotatedEmbedding
     ropes: tuple[RoPE, ...]  # the different position embeddings of its layers
     blocks: tuple[Block, ...]
     head: Head
@@ -94,7 +96,7 @@ class Source(NamedTuple):
 
     linear: Callable[[Product, Tensor | None], QuantLinear]  # and the norm of its input
     plain: Callable[[Plain], Tensor | QuantLinear]  # floats, or a product where a file has such a matrix ternary
-    embedding: Callable[[], Tensor]
+    embedding: Callable[[], Tensor | QuantLinear]
     head: Callable[[], Tensor | QuantLinear]
     experts: Callable[[Product], Experts] = _no_experts
 
@@ -115,25 +117,32 @@ def assemble(config: Config, source: Source, context: int | None = None) -> Netw
     with ThreadPoolExecutor(get_num_threads()) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
     last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
-    plain = Embedding(source.embedding(), description.embedding_multiplier)
+    rows, multiplier = source.embedding(), description.embedding_multiplier
+    plain = QuantEmbedding(rows, multiplier) if isinstance(rows, QuantLinear) else Embedding(rows, multiplier)
     embedding, table = _rotated_tables(config, plain, source.head())
     return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
 
 
 def _rotated_tables(
-    config: Config, embedding: Embedding, table: Tensor | QuantLinear
-) -> tuple[Embedding | RotatedEmbedding, Tensor | QuantLinear]:
+    config: Config, embedding: Embedding | QuantEmbedding, table: Tensor | QuantLinear
+) -> tuple[Embedding | QuantEmbedding | RotatedEmbedding, Tensor | QuantLinear]:
     """Return the embedding and the head of a model with folded weights, each rotated where its table is folded."""
     hadamard = config.description.hadamard
     if hadamard is None:
         return embedding, table
     tied = table is embedding.weight
-    folded = (
-        hadamard.inverse if tied else f"{HEAD}.weight" in hadamard.names
-    )  # a tied head has the rows that the table stands for
+    # A tied head has the rows that the table stands for.
+    folded = hadamard.inverse if tied else f"{HEAD}.weight" in hadamard.names
     rotation = _rotation(hadamard, config.hidden_size)
     looked_up = RotatedEmbedding(embedding, rotation) if hadamard.inverse else embedding
     return looked_up, rotated(table, rotation) if folded else table
+
+
+def same_table(head: QuantLinear, table: Tensor | QuantLinear) -> bool:
+    """Return True if a head is the embedding, or reads its memory after a rotation."""
+    if head is table or not isinstance(head, RotatedLinear) or not isinstance(table, QuantLinear):
+        return head is table
+    return head.weight.data.storage.address == table.weight.data.storage.address
 
 
 def rotation_of(config: Config, names: list[str], width: int) -> Rotation | None:
@@ -268,9 +277,11 @@ class _Builder(NamedTuple):
 
 
 def from_entries(
-    entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False
-) -> Source:
-    """Weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file."""
+    entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False,
+    activations: str | None = None,
+) -> Source:  # fmt: skip
+    """Return the weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file.
+    activations: as of `BitLinear`; None: what suits the weights."""
     _check_names(entries, config)
 
     def entry(name: str, shape: tuple[int, ...]) -> Entry:
@@ -284,7 +295,9 @@ def from_entries(
     def linear(p: Product, norm: Tensor | None) -> BitLinear:
         stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
         ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, p.parts, strict=True)]
-        layer = BitLinear(join([_columns(t, p.order) for t in ternary], storage), norm=norm, eps=config.eps)
+        weight = join([_columns(t, p.order) for t in ternary], storage)
+        how = activations or default_activations(config, weight.group)
+        layer = BitLinear(weight, norm=norm, eps=config.eps, activations=how)
         for e in stored:
             forget(e.raw())
         return layer
@@ -294,8 +307,11 @@ def from_entries(
         return join_experts(parts, p.experts)
 
     @cache  # a tied head is the embedding itself, not a second one
-    def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor:
+    def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
         found = entry(name, (config.vocab_size, config.hidden_size))
+        if found.role == "ternary":
+            weight = join([found.ternary()], storage)
+            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
         return _floats(found.array(), copied) if found.stored in STORED else _unquantised(found, unquantised)
 
     def out() -> Tensor | QuantLinear:
@@ -303,7 +319,7 @@ def from_entries(
         if tied and not config.tied:
             raise fault("the model", "no weight 'lm_head.weight'", "one, since tie_word_embeddings is false")
         name = "model.embed_tokens.weight" if tied else "lm_head.weight"
-        exact = head == "f32" and name in entries and entries[name].stored not in STORED
+        exact = head == "f32" and name in entries and entries[name].stored in READABLE
         return make_head(table(name, dt.f32) if exact else table(name), head)
 
     def plain(p: Plain) -> Tensor | QuantLinear:
@@ -311,11 +327,18 @@ def from_entries(
         flat = (p.shape[0], *(n for n in p.shape[1:] if n != 1))  # GGUF leaves out sides of 1
         stored = entry(name, flat if name in entries and entries[name].shape == flat else p.shape)
         if len(flat) == 2 and stored.role == "ternary":
-            return BitLinear(join([_rows(stored.ternary(), p.order)], storage))
+            weight = join([_rows(stored.ternary(), p.order)], storage)
+            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
         numbers = stored.float32() if p.order is None else stored.float32()[p.order]
         return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
 
     return Source(linear, plain, lambda: table("model.embed_tokens.weight"), out, experts)
+
+
+def default_activations(config: Config, group: int) -> str:
+    """Return how the input of a product is quantised: by token where a model was trained so or its weights have no groups of
+    columns, else by group, which loses less."""
+    return "group" if group and not config.description.trained_int8 else "token"
 
 
 def _check_names(entries: Mapping[str, Entry], config: Config) -> None:
@@ -374,23 +397,28 @@ def stack_rows(parts: list[Ternary]) -> Ternary:
     any has groups, each group."""
     if len(parts) == 1:
         return parts[0]
-    group = max(p.group for p in parts)
-    scales: list[np.ndarray[Any, Any]] = []
-    for p in parts:
-        rows = p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
-        narrow = p.scales(group) if group else rows
-        if narrow is None:
-            raise ArgumentError(f"join: projections of one input have groups of {[p.group for p in parts]} columns.")
-        scales.append(narrow)
+    columns = parts[0].shape[1]
+    # A part may have fewer scales than the others: they are repeated.
+    group = gcd(*(p.group or columns for p in parts)) if any(p.group for p in parts) else 0
+    scales = [
+        p.scales(group) if group else p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
+        for p in parts
+    ]
     codes, shape = np.concatenate([p.codes for p in parts]), (sum(p.shape[0] for p in parts), parts[0].shape[1])
     return Ternary(codes, shape, np.concatenate(scales), group)
 
 
 def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
-    """Return projections of one input as one matrix; a scale for each row where theirs differ."""
+    """Return projections of one input as one matrix; a scale for each row where theirs differ, in f16 if it is of a group and f16
+    holds it, as files have it."""
     whole = stack_rows(parts)
+    scale = whole.scale
+    if whole.group:
+        with np.errstate(over="ignore"):
+            half = scale.astype(np.float16)
+        scale = half if np.array_equal(half.astype(np.float32), scale) else scale
     weights = quant.Quantized(
-        "ternary", unpacked(whole.codes, whole.shape), asarray(whole.scale, device="cpu"), None, whole.group
+        "ternary", unpacked(whole.codes, whole.shape), asarray(scale, device="cpu"), None, whole.group
     )
     return weights if storage is dt.tern2 else replace(weights, data=ops.repack(weights.data, storage))
 
@@ -432,12 +460,13 @@ def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
     return from_numpy(out, device="cpu")
 
 
-def make_head(table: Tensor, head: str | None) -> Tensor | QuantLinear:
+def make_head(table: Tensor | QuantLinear, head: str | None) -> Tensor | QuantLinear:
     """A table of the vocabulary as the product wants it; None: as it is stored."""
     if head is None:
         return table
     if head not in HEADS:
         raise ArgumentError(f"load: head {head!r} is unknown; use {', '.join(HEADS)}, or None for what the file has.")
+    table = table.dequantize() if isinstance(table, QuantLinear) else table
     if head == "int8":
         return QuantLinear.from_float(table, "int8")
     return table if table.dtype is FLOATS[head] else table.to(FLOATS[head])

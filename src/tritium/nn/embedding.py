@@ -20,23 +20,24 @@ from tritium.tensor import Tensor
 
 @checked_class
 class QuantEmbedding:
-    """Token embeddings: the row of a quantised table for each token, integers * scale, in f32.
+    """Token embeddings: the row of a quantised table for each token, integers * scale, in f32, times a multiplier.
 
     The table is a QuantLinear, so that a tied output head shares its memory.
     """
 
-    __slots__ = ("weight",)
+    __slots__ = ("multiplier", "weight")
 
-    def __init__(self, weight: QuantLinear) -> None:
-        self.weight = weight
+    def __init__(self, weight: QuantLinear, multiplier: float = 1.0) -> None:
+        self.weight, self.multiplier = weight, multiplier
 
     def __call__(self, ids: Tensor) -> Tensor:
         table = self.weight.weight
-        return ops.take_rows(table.data, table.scale, ids, table.group)
+        rows = ops.take_rows(table.data, table.scale, ids, table.group)
+        return rows if self.multiplier == 1 else rows * self.multiplier
 
     def to(self, device: Any) -> QuantEmbedding:
         """Return the same module on another device."""
-        return QuantEmbedding(self.weight.to(device))
+        return QuantEmbedding(self.weight.to(device), self.multiplier)
 
     def __repr__(self) -> str:
         rows, columns = self.weight.weight.shape

@@ -56,7 +56,7 @@ class RotatedLinear(BitLinear):
     @classmethod
     def from_layer(cls, layer: BitLinear, rotation: Rotation) -> Self:
         """Return a layer that rotates its input before this one."""
-        return cls(layer.weight, layer.bias, rotation=rotation)
+        return cls(layer.weight, layer.bias, rotation=rotation, activations=layer.activations)
 
     def __call__(self, x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
         """Apply the layer to the last axis of x."""
@@ -67,7 +67,8 @@ class RotatedLinear(BitLinear):
     def to(self, device: Any) -> Self:
         """Return the layer on another device, its weights repacked for it."""
         bias = None if self.bias is None else self.bias.to(device=device)
-        return type(self)(self.weight.plain().to(device), bias, rotation=self.rotation.to(device))
+        options = {"rotation": self.rotation.to(device), "activations": self.activations}
+        return type(self)(self.weight.plain().to(device), bias, **options)
 
 
 @checked_class
