@@ -260,7 +260,7 @@ __all__ = [
     "ceilings", "clip", "compile", "complex64", "complex128", "concat", "conj", "copy", "copysign", "cos", "cosh",
     "count_nonzero", "cumulative_prod", "cumulative_sum", "default_device", "dequantize", "device", "devices", "diff",
     "disable_monitoring", "divide", "divmod", "e", "einsum", "einsum_path", "empty", "empty_like", "enable_monitoring",
-    "equal", "erf", "exp", "expand_dims", "expm1", "eye", "f16", "f32", "f64", "fft", "find_optimal_batch_size",
+    "equal", "erf", "exp", "expand_dims", "expm1", "eye", "f16", "f32", "f64", "fetch", "fft", "find_optimal_batch_size",
     "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide", "from_dlpack", "from_mlx", "from_numpy",
     "from_torch", "full", "full_like", "gelu", "get_num_threads", "get_optimal_config", "get_tensor_metrics", "greater",
     "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "imag", "inf", "int8", "int16", "int32",
@@ -305,6 +305,7 @@ _NAMES = {
     "models.tensors": "save load_tensors",
     "nn": "nn",
     "quant": "quant",
+    "models.hub": "fetch",
     "models.load": "load Model",
     "see.profile.profile": "profile timed",
     "see.memory.allocations": "track_memory",
@@ -327,6 +328,7 @@ if TYPE_CHECKING:
     from tritium.graph.graph import Graph, trace
     from tritium.machine.ceilings import ceilings
     from tritium.memory import pack
+    from tritium.models.hub import fetch
     from tritium.models.load import Model, load
     from tritium.models.tensors import load_tensors, save
     from tritium.perf.tune.racing import get_optimal_config, tune

@@ -141,6 +141,7 @@ READ_KEYS = frozenset((
     "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "rope.freq_base",
     "rope.dimension_count", "attention.key_length", "attention.value_length", "rope.scaling.factor",
     "rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
+    "pooling_type",
 ))  # fmt: skip
 # First words of keys on which no logit depends; mradermacher's are written by a widely used script.
 DESCRIPTIVE_SPACES = frozenset(("general", "tokenizer", "quantize", "imatrix", "split", "mradermacher"))
