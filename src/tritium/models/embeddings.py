@@ -62,7 +62,9 @@ class Recipe:
         if name is None:
             return text or ""
         if name not in self.prompts:
-            known = f"its prompts are {', '.join(map(visible, sorted(self.prompts)))}" if self.prompts else "it has none"
+            known = (
+                f"its prompts are {', '.join(map(visible, sorted(self.prompts)))}" if self.prompts else "it has none"
+            )
             raise ArgumentError(
                 f"embed: the model has no prompt {visible(name)!r}; {known}.{nearest(name, self.prompts)} Give the text itself as prompt=."
             )

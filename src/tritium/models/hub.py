@@ -45,7 +45,9 @@ SIDES = (
 # Types in the names of GGUF files, in the order in which they are chosen: 2 bits a weight before the denser ones.
 TERNARY = ("I2_S", "TQ2_0", "PQ2_0", "Q2_0", "Q2_0_g128", "Q2_0_g64", "TQ1_0", "PTQ1_0")
 FLOAT = ("BF16", "F16", "F32")
-TYPE = re.compile(r"(?<![A-Za-z0-9])(I2_S|P?TQ[12]_0|P?Q2_0(?:_g(?:64|128))?|BF16|F16|F32)(?![A-Za-z0-9])", re.IGNORECASE)
+TYPE = re.compile(
+    r"(?<![A-Za-z0-9])(I2_S|P?TQ[12]_0|P?Q2_0(?:_g(?:64|128))?|BF16|F16|F32)(?![A-Za-z0-9])", re.IGNORECASE
+)
 OTHER_PARTS = re.compile(r"mmproj|vision|imatrix|(?<![a-z])(?:draft|mtp|lora|adapter)(?![a-z])", re.IGNORECASE)
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
@@ -198,9 +200,15 @@ def _pick_one(names: Iterable[str], sizes: Mapping[str, int | None]) -> str:
 def _contents(sizes: Mapping[str, int | None]) -> str:
     """Return what a repository has instead of a model file."""
     ends = sorted({PurePosixPath(name).suffix.lower() for name in sizes})
-    pickles = " Its pickles (.bin, .pt) can run any code and are never read." if {".bin", ".pt", ".pth"} & set(ends) else ""
+    pickles = (
+        " Its pickles (.bin, .pt) can run any code and are never read." if {".bin", ".pt", ".pth"} & set(ends) else ""
+    )
     parts = " GGUF files in several parts are not read." if any(SPLIT.search(name) for name in sizes) else ""
-    found = f"{len(sizes)} files: {', '.join(visible(e or 'without an ending') for e in ends[:LISTED])}" if sizes else "no files"
+    found = (
+        f"{len(sizes)} files: {', '.join(visible(e or 'without an ending') for e in ends[:LISTED])}"
+        if sizes
+        else "no files"
+    )
     return f"Needed is a .gguf file, or {WEIGHTS} (or {INDEX}) with {CONFIG}; it has {found}.{pickles}{parts}"
 
 
@@ -229,6 +237,7 @@ class _Request:
     def hub(self) -> Any:
         try:
             import huggingface_hub
+            import huggingface_hub.constants
             import huggingface_hub.errors
         except ImportError as error:
             raise PackageError(
@@ -332,10 +341,14 @@ class _Request:
         """Return the commit of the revision, and its files with their sizes."""
         with self.asking():
             api = self.hub.HfApi(library_name="tritium")
-            found = api.model_info(self.repo, revision=self.revision, files_metadata=True, timeout=self.hub.constants.HF_HUB_ETAG_TIMEOUT)
+            found = api.model_info(
+                self.repo, revision=self.revision, files_metadata=True, timeout=self.hub.constants.HF_HUB_ETAG_TIMEOUT
+            )
         files = found.siblings or []
         if not COMMIT.fullmatch(str(found.sha)) or len(files) > MAX_FILES:
-            raise self.failure(f"{self.endpoint} answered with no commit, or more than {MAX_FILES} files; it is no hub of models.")
+            raise self.failure(
+                f"{self.endpoint} answered with no commit, or more than {MAX_FILES} files; it is no hub of models."
+            )
         return found.sha, {f.rfilename: f.size if type(f.size) is int else None for f in files if _safe(f.rfilename)}
 
     def fetched(self, commit: str, sizes: Mapping[str, int | None]) -> Located:
@@ -351,13 +364,17 @@ class _Request:
         sides += [choice.file] if choice.file.endswith(".json") else []
         for name in sides:
             if (sizes[name] or 0) > MAX_SIDE:
-                raise self.failure(f"{visible(name)} has {_amount(sizes[name])}; at most {_amount(MAX_SIDE)} are fetched of such a file.")
+                raise self.failure(
+                    f"{visible(name)} has {_amount(sizes[name])}; at most {_amount(MAX_SIDE)} are fetched of such a file."
+                )
         self.download(commit, sizes, sides)
         if self.check is not None:
             self.check(read_json(contained(snapshot / choice.folder, CONFIG)))
         weights = self.weights(choice, snapshot)
         if missing := [name for name in weights if name not in sizes]:
-            raise self.failure(f"{visible(choice.file)} names {visible(missing[0])}, which the repository does not have.")
+            raise self.failure(
+                f"{visible(choice.file)} names {visible(missing[0])}, which the repository does not have."
+            )
         self.download(commit, sizes, weights)
         return self.located(snapshot, choice)
 
@@ -368,7 +385,9 @@ class _Request:
         index = read_json(contained(snapshot / choice.folder, INDEX)).get("weight_map")
         names = sorted({str(name) for name in index.values()}) if isinstance(index, dict) else []
         if not names or not all(_safe(n) and "/" not in n and n.endswith(".safetensors") for n in names):
-            raise FormatError(f"{self.repo}: {visible(choice.file)} names no .safetensors files beside it; it is damaged.")
+            raise FormatError(
+                f"{self.repo}: {visible(choice.file)} names no .safetensors files beside it; it is damaged."
+            )
         return [choice.folder + name for name in names]
 
     def download(self, commit: str, sizes: Mapping[str, int | None], names: list[str]) -> None:
@@ -420,7 +439,9 @@ class _Request:
                 "repository log in with `hf auth login` or set HF_TOKEN."
             ) from None
         except errors.RevisionNotFoundError:
-            raise self.failure(f"it has no revision {visible(self.revision)!r}. Give a branch, a tag or a commit.") from None
+            raise self.failure(
+                f"it has no revision {visible(self.revision)!r}. Give a branch, a tag or a commit."
+            ) from None
         except (OSError, errors.HTTPError) as error:
             raise self.translated(error, file) from None
 
@@ -435,13 +456,20 @@ class _Request:
             )
         response = getattr(error, "response", None)
         if response is not None and response.status_code in (401, 403):
-            return self.failure(f"{self.endpoint} refused access ({response.status_code}). Check HF_TOKEN, or log in with `hf auth login`.")
+            return self.failure(
+                f"{self.endpoint} refused access ({response.status_code}). Check HF_TOKEN, or log in with `hf auth login`."
+            )
         cause = error.__cause__ or error
         broken = f"did not deliver {visible(file)}" if file else "cannot be reached"
-        what = f"{broken} ({type(cause).__name__})" if response is None else f"answered with an error ({response.status_code})"
+        what = (
+            f"{broken} ({type(cause).__name__})"
+            if response is None
+            else f"answered with an error ({response.status_code})"
+        )
         command = f"hf download {self.repo}{f' {visible(file)}' if file else ''}"
+        absent = "" if file else "there is no such file or folder here, and "
         return _UnreachableError(
-            f"{self.endpoint} {what}. Check the network and the proxy; or run `{command}` on a machine that has one, copy the "
+            f"{absent}{self.endpoint} {what}. Check the network and the proxy; or run `{command}` on a machine that has one, copy the "
             "file, and give its path."
         )
 

@@ -286,8 +286,8 @@ def load(
     there = backends.device(device)
     if not isinstance(path, str | Path | None):
         raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
-    choice = {"revision": revision, "file": file, "offline": offline}
-    path, name = hub.locate(shipped() if path is None else path, **choice, check=Config.from_hf)
+    path = shipped() if path is None else path
+    path, name = hub.locate(path, revision=revision, file=file, offline=offline, check=Config.from_hf)
     if storage not in (None, *STORAGES):
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
     if path.is_file() and prepacked.is_prepacked(read_start(path, 64)):

@@ -301,11 +301,15 @@ class Session:
         of each slot, or [1, hidden_size] of its last token alone. At most BUCKETS[-1] tokens a slot."""
         slots = [self._slot(slot) for slot in slots]
         if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
-            raise ArgumentError(f"hidden: different slots and tokens for each are needed, given {slots} and {len(ids)}.")
+            raise ArgumentError(
+                f"hidden: different slots and tokens for each are needed, given {slots} and {len(ids)}."
+            )
         new = [self._checked(slot, part) for slot, part in zip(slots, ids, strict=True)]
         longest = max(map(len, new))
         if longest > BUCKETS[-1]:
-            raise ArgumentError(f"hidden: at most {BUCKETS[-1]} tokens a slot are appended in one call, given {longest}.")
+            raise ArgumentError(
+                f"hidden: at most {BUCKETS[-1]} tokens a slot are appended in one call, given {longest}."
+            )
         self._ahead = None
         size = next(b for b in BUCKETS if b >= longest)
         rows = next(b for b in TOGETHER if b >= len(slots))
