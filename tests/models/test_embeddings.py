@@ -150,7 +150,7 @@ def test_prompts_of_the_files_go_by_name_and_by_default(roomy: Model) -> None:
     np.testing.assert_array_equal(vectors(roomy, "a", recipe=recipe, prompt_name="query"), expected)
     np.testing.assert_array_equal(vectors(roomy, "a", recipe=recipe, prompt_name="document"), vectors(roomy, "a"))
     np.testing.assert_array_equal(vectors(roomy, "a", recipe=recipe, prompt="Q:"), expected)
-    with pytest.raises(ArgumentError, match="no prompt 'qery'; its prompts are document, query. Did you mean 'query'"):
+    with pytest.raises(ArgumentError, match=r"no prompt 'qery'; its prompts are document, query. Did you mean 'query'"):
         vectors(roomy, "a", recipe=recipe, prompt_name="qery")
 
 
@@ -257,7 +257,7 @@ def test_another_pooling_of_a_gguf_is_refused(kind: Any) -> None:
     "raw", [b"", b"[]", b"{}", b'{"pooling": 3}', Recipe().as_json().replace(b'"last"', b'"max"'), b"[" * 10**5]
 )
 def test_a_damaged_recipe_is_refused(raw: bytes) -> None:
-    with pytest.raises(FormatError, match="embedding.json"):
+    with pytest.raises(FormatError, match=r"embedding.json"):
         from_json(raw)
 
 

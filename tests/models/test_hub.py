@@ -85,9 +85,9 @@ def test_a_revision_that_cannot_be_one_is_refused(revision: str) -> None:
 
 
 def test_options_of_a_name_are_refused_for_a_path() -> None:
-    with pytest.raises(ArgumentError, match="revision 'main' was given with .* which is a path"):
+    with pytest.raises(ArgumentError, match=r"revision 'main' was given with .* which is a path"):
         tt.load(shipped(), revision="main")
-    with pytest.raises(ArgumentError, match="file 'x' was given with .* which is a path"):
+    with pytest.raises(ArgumentError, match=r"file 'x' was given with .* which is a path"):
         tt.load(str(shipped()), file="x")
     with pytest.raises(ArgumentError, match="a name owner/repo that is no path here is needed"):
         tt.fetch("model.gguf")
@@ -290,7 +290,7 @@ def test_offline_uses_the_cache_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch)
     tt.fetch("o/r", file="a.gguf")
     asked = len(hub.asked)
     assert tt.fetch("o/r", offline=True).name == "a.gguf"
-    with pytest.raises(FetchError, match="no file has 'b-TQ1_0.gguf'"):
+    with pytest.raises(FetchError, match=r"no file has 'b-TQ1_0.gguf'"):
         tt.fetch("o/r", file="b-TQ1_0.gguf", offline=True)
     from huggingface_hub import constants
 
@@ -372,7 +372,7 @@ def test_a_full_disk_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_a_listing_cannot_lead_out_of_the_cache(hub: Hub, name: str) -> None:
     hub.add("o/r", {}, listed={name: 5})
-    with pytest.raises(FetchError, match="no model file that is read here.*it has no files"):
+    with pytest.raises(FetchError, match=r"no model file that is read here.*it has no files"):
         tt.fetch("o/r")
 
 
@@ -393,7 +393,7 @@ def test_an_index_names_files_of_its_folder(hub: Hub, index: Any, says: str) -> 
 
 def test_side_files_are_small(hub: Hub) -> None:
     hub.add("o/r", {"config.json": b"{}", "model.safetensors": b""}, listed={"tokenizer.json": 1 << 40})
-    with pytest.raises(FetchError, match="tokenizer.json has 1099.51 GB; at most 0.07 GB"):
+    with pytest.raises(FetchError, match=r"tokenizer.json has 1099.51 GB; at most 0.07 GB"):
         tt.fetch("o/r")
     assert not hub.downloads()
 
@@ -402,7 +402,7 @@ def test_a_cache_that_lacks_a_shard_is_named(hub: Hub, folder: Path) -> None:
     hub.add("o/r", files_of(folder))
     path = tt.fetch("o/r")
     (path / "model-00001-of-00001.safetensors").unlink()
-    with pytest.raises(FetchError, match="model-00001-of-00001.safetensors is missing in the cache"):
+    with pytest.raises(FetchError, match=r"model-00001-of-00001.safetensors is missing in the cache"):
         tt.fetch("o/r", offline=True)
     assert tt.fetch("o/r") == path  # fetched again
 

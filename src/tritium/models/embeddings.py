@@ -34,7 +34,7 @@ MODE_NAMES = {"cls": "cls", "mean": "mean", "lasttoken": "last"}  # of the field
 GGUF_POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # of the key pooling_type; 0 says nothing
 MOST_BYTES = 1 << 20  # of a file that says how texts are embedded
 MOST_PROMPTS, MOST_PROMPT = 256, 1 << 16
-TOKENS = 256  # of all texts in one program: more of them are not faster
+TOKENS = 256  # of all texts in one program on a CPU, where more of them are not faster
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Ids = list[int]
@@ -221,8 +221,9 @@ def _pooled(
             short.setdefault(next(b for b in BUCKETS if b >= len(tokens)), []).append(i)
     if short:
         together = session(slots=batch, context=piece)
+        on_cpu = together.device.type == "cpu"
         for size, numbers in sorted(short.items()):
-            count = min(batch, max(TOKENS // size, 1))
+            count = min(batch, max(TOKENS // size, 1)) if on_cpu else batch
             for start in range(0, len(numbers), count):
                 part = numbers[start : start + count]
                 states = _run(together, [ids[i] for i in part], pooling)

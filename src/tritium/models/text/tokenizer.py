@@ -58,11 +58,11 @@ class Facts:
     bos: int | None = None
     eos: frozenset[int] = frozenset()
     adds_bos: bool = False  # whether a text begins with bos
-    suffix: tuple[int, ...] = ()  # tokens that end a text which is embedded
     bos_token: str = ""
     eos_token: str = ""
     chat_template: str | None = None
     warnings: tuple[str, ...] = ()
+    suffix: tuple[int, ...] = ()  # tokens that end a text which is embedded
 
 
 class _Known(ABC):
