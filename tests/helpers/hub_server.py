@@ -35,6 +35,7 @@ class Repo:
     status: int = 0  # of every answer, instead of what it has
     listed: dict[str, int] = field(default_factory=dict)  # files in the listing alone, with their sizes
     cuts: int = 0  # downloads that stop halfway
+    garbage: bytes = b""  # instead of a listing
     moves: bool = False  # the branch is at another commit when files are asked for
 
 
@@ -103,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         sizes = {k: len(v) for k, v in repo.files.items()} | repo.listed
         files = [{"rfilename": k, "size": size, "blobId": "0"} for k, size in sizes.items()]
         body = json.dumps({"id": name, "sha": commit, "siblings": files, "tags": [], "private": False}).encode()
+        body = repo.garbage or body
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

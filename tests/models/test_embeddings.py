@@ -102,6 +102,13 @@ def test_a_long_text_in_pieces_is_the_text_token_by_token(roomy: Model) -> None:
     np.testing.assert_allclose(vectors(roomy, text, pooling="mean", normalize=False), mean, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("device", ["torch", "mlx"])
+def test_other_devices_give_the_same_vectors(model: Model, device: str) -> None:
+    pytest.importorskip("mlx.core" if device == "mlx" else device, reason=f"needs {device}")
+    there = model.to(device).embed(["God", "And"], pooling="mean")
+    np.testing.assert_allclose(there, model.embed(["God", "And"], pooling="mean"), atol=1e-6)
+
+
 def test_embedding_disturbs_no_generation(model: Model) -> None:
     one = model.generate("And God said", max_tokens=8)
     model.embed(TEXTS)

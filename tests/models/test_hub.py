@@ -326,6 +326,10 @@ def test_without_a_network_the_cache_is_used_and_that_is_said(
         ({"status": 403}, r"refused access \(403\)"),
         ({"status": 500}, r"answered with an error \(500\)"),
         ({"listed": {"a.gguf": 10**18}}, r"1000000000\.00 GB are to be fetched, and .* free.*HF_HUB_CACHE"),
+        ({"garbage": b"<html>"}, r"not understood \(JSONDecodeError\)"),
+        ({"garbage": b"[1, 2]"}, "not understood"),
+        ({"garbage": b'{"id": "a/b", "sha": "x", "siblings": []}'}, "answered with no commit"),
+        ({"listed": {"a.gguf": -5}, "moves": True}, "changed while it was fetched"),
         ({"moves": True}, "revision main changed while it was fetched"),
     ],
 )  # fmt: skip

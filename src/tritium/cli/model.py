@@ -101,10 +101,10 @@ def opened(path: str | None, *, threads: int | None = None, **options: Any) -> M
     name, options = split(options, *NAME)
     if path is None:
         return load(**options)
-    found = located(path, **name, check=Config.from_hf)
+    place = located(path, **name, check=Config.from_hf)
     status(f"loading {path} …")
-    model = load(found.path, **options)
-    model.name = found.name if found.path.is_dir() else model.name
+    model = load(place.path, **options)
+    model.name = place.name if place.path.is_dir() else model.name
     return model
 
 

@@ -349,7 +349,7 @@ class _Request:
             raise self.failure(
                 f"{self.endpoint} answered with no commit, or more than {MAX_FILES} files; it is no hub of models."
             )
-        return found.sha, {f.rfilename: f.size if type(f.size) is int else None for f in files if _safe(f.rfilename)}
+        return found.sha, {f.rfilename: _counted(f.size) for f in files if _safe(f.rfilename)}
 
     def fetched(self, commit: str, sizes: Mapping[str, int | None]) -> Located:
         """Return the model after downloading what the cache lacks of it."""
@@ -444,6 +444,11 @@ class _Request:
             ) from None
         except (OSError, errors.HTTPError) as error:
             raise self.translated(error, file) from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self.failure(
+                f"{self.endpoint} gave an answer that is not understood ({type(error).__name__}). If HF_ENDPOINT is set, check that it is "
+                "a hub of models."
+            ) from None
 
     def translated(self, error: Exception, file: str) -> Exception:
         """Return what is raised for an error of the network, the hub or the disk."""
@@ -479,6 +484,11 @@ def _safe(name: Any) -> bool:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
         return False
     return not set(name) & set('\\:*?"<>|') and all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+def _counted(size: Any) -> int | None:
+    """Return a number of bytes, or None for what is none."""
+    return size if type(size) is int and size >= 0 else None
 
 
 def _is_whole(path: Path, size: int | None) -> bool:

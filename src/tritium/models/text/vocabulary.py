@@ -123,6 +123,8 @@ def _suffix(inner: Any, side: Mapping[str, Any], facts: Facts) -> tuple[int, ...
     if isinstance(adds, bool):
         last = inner.token_to_id(facts.eos_token) if adds and facts.eos_token else None
         return () if last is None else (last,)
+    if not inner.num_special_tokens_to_add(False):
+        return ()
     plain, whole = inner.encode("a", add_special_tokens=False).ids, inner.encode("a").ids
     starts = [i for i in range(len(whole) - len(plain) + 1) if whole[i : i + len(plain)] == plain]
     return tuple(whole[starts[-1] + len(plain) :]) if plain and starts else ()
