@@ -19,7 +19,7 @@ EXPECTED = {
     "FormatError": "ValueError", "QuantError": "ValueError", "BatchError": "RuntimeError", "PipelineError": "RuntimeError",
     "VerifyError": "AssertionError", "PackageError": "ImportError", "ContextError": "ValueError", "BusyError": "RuntimeError",
     "PerformanceError": "AssertionError", "SaveError": "OSError", "BaselineError": "LookupError", "TuneError": "RuntimeError",
-    "BuildError": "RuntimeError",
+    "BuildError": "RuntimeError", "FetchError": "OSError",
     "OutOfMemoryError": "MemoryError", "RangeError": "OverflowError", "ExchangeError": "BufferError", "MissingFileError": "FileNotFoundError",
 }  # fmt: skip
 

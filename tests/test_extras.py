@@ -24,6 +24,7 @@ def test_the_table_is_that_of_the_project() -> None:
     ("extra", "platform", "command"),
     [
         ("model", "linux", "pip install tokenizers jinja2"),
+        ("hub", "linux", "pip install huggingface_hub"),
         ("serve", "darwin", "pip install h11 tokenizers jinja2"),
         ("torch", "linux", "pip install torch"),
         ("cuda", "linux", "pip install torch triton nvidia-ml-py"),

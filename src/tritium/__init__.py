@@ -266,7 +266,7 @@ __all__ = [
     "copysign", "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "default_device", "dequantize",
     "device", "devices", "diff", "disable_monitoring", "divide", "divmod", "e", "einsum", "einsum_path", "empty",
     "empty_like", "enable_monitoring", "equal", "erf", "exp", "expand_dims", "expert_matmul", "expm1", "eye", "f16",
-    "f32", "f64", "fft", "find_optimal_batch_size", "finfo", "flip", "float16", "float32", "float64", "floor",
+    "f32", "f64", "fetch", "fft", "find_optimal_batch_size", "finfo", "flip", "float16", "float32", "float64", "floor",
     "floor_divide", "from_dlpack", "from_mlx", "from_numpy", "from_torch", "full", "full_like", "gated_delta_rule",
     "gelu", "get_num_threads", "get_optimal_config", "get_tensor_metrics", "greater", "greater_equal", "hadamard",
     "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "imag", "inf", "int8", "int16", "int32", "int64",
@@ -282,8 +282,8 @@ __all__ = [
     "rope", "round", "rsqrt", "save", "scatter", "scope", "searchsorted", "set_default_device", "set_num_threads",
     "sigmoid", "sign", "signbit", "silu", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze",
     "stack", "stats", "std", "subtract", "sum", "swapaxes", "swish", "take", "take_along_axis", "take_rows", "tan",
-    "tanh", "tensor", "tensordot", "tern2", "tern5", "threads", "tile", "timed", "topk", "trace", "track_memory", "tril",
-    "triu", "trunc", "try_fuse", "tune", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64",
+    "tanh", "tensor", "tensordot", "tern2", "tern5", "threads", "tile", "timed", "topk", "trace", "track_memory",
+    "tril", "triu", "trunc", "try_fuse", "tune", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64",
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "unregister", "unstack", "unwatch",
     "update_cache", "var", "vecdot", "vmap", "watch", "where", "zeros", "zeros_like",
 ]  # fmt: skip
@@ -311,6 +311,7 @@ _NAMES = {
     "models.tensors": "save load_tensors",
     "nn": "nn",
     "quant": "quant",
+    "models.hub": "fetch",
     "models.load": "load Model",
     "see.profile.profile": "profile timed",
     "see.memory.allocations": "track_memory",
@@ -333,6 +334,7 @@ if TYPE_CHECKING:
     from tritium.graph.graph import Graph, trace
     from tritium.machine.ceilings import ceilings
     from tritium.memory import pack
+    from tritium.models.hub import fetch
     from tritium.models.load import Model, load
     from tritium.models.tensors import load_tensors, save
     from tritium.perf.tune.racing import get_optimal_config, tune

@@ -215,6 +215,10 @@ class SaveError(TritiumError, OSError):
     """A file could not be written; what was there before it is as it was, and what was to be written is still in memory."""
 
 
+class FetchError(TritiumError, OSError):
+    """A model could not be fetched by its name: no network, no such repository, no access, no usable file, no room."""
+
+
 class BaselineError(TritiumError, LookupError):
     """There is no baseline of this name."""
 
@@ -233,6 +237,7 @@ class BuildError(TritiumError, RuntimeError):
 
 EXTRAS = {  # as in pyproject.toml; a test compares them
     "model": ("tokenizers>=0.21", "jinja2>=3.1.6"),
+    "hub": ("huggingface_hub>=1.0",),
     "serve": ("h11>=0.16", "tokenizers>=0.21", "jinja2>=3.1.6"),
     "torch": ("torch>=2.5",),
     "cuda": ("torch>=2.9", "triton>=3.5; sys_platform == 'linux'", "nvidia-ml-py>=12; sys_platform == 'linux'"),

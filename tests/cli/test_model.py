@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import tritium as tt
+from hub_server import Hub, serving, use
 from tritium.cli.root import cli
 from tritium.errors import TritiumError
 
@@ -176,3 +179,90 @@ def test_bench_model_tells_samples_and_what_was_not_measured() -> None:
     assert energy["samples"] or energy["absent"]
     page = run("bench", "model", "-p", "16", "-n", "8", "-r", "3").stdout
     assert all(word in page for word in ("ready", "prefill", "first token", "decode", "peak memory", "energy"))
+
+
+# ---- embeddings
+
+
+def test_embed_prints_what_python_gives(tmp_path: Path) -> None:
+    from tritium.models.load import shipped
+
+    (tmp_path / "texts.txt").write_text("In the beginning\r\nGod said\n", encoding="utf-8")
+    model, texts = str(shipped()), str(tmp_path / "texts.txt")
+    expected = tt.load().embed(["In the beginning", "God said"])
+    found = json.loads(run("embed", model, texts, "--json").stdout)
+    assert (found["pooling"], found["normalized"], found["texts"]) == ("last", True, ["In the beginning", "God said"])
+    np.testing.assert_array_equal(np.array(found["embeddings"], np.float32), expected)
+    page = run("embed", model, "-", "--pooling", "mean", input="In the beginning\nGod said\n").stdout
+    assert page.startswith("2 texts, 256 numbers each; pooling: mean (as asked)")
+    assert "1.000" in page
+    for name in ("a.npy", "a.jsonl"):
+        done = run("embed", model, texts, "-o", str(tmp_path / name))
+        assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy", allow_pickle=False), expected)
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [row["text"] for row in rows] == ["In the beginning", "God said"]
+    np.testing.assert_array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "says"),
+    [
+        ("a\n\nb\n", (), "line 2 is empty"),
+        ("a", ("-o", "a.txt"), "ends in .npy or .jsonl"),
+        ("x" * 300, (), "text 0 has 300 tokens"),
+        ("a", ("--prompt-name", "query"), "no prompt 'query'"),
+    ],
+)
+def test_what_cannot_be_embedded_is_told(text: str, args: tuple[str, ...], says: str) -> None:
+    from tritium.models.load import shipped
+
+    assert says in told("embed", str(shipped()), "-", *args, input=text)
+
+
+# ---- models by name
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    from tritium.models.load import shipped
+
+    pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install huggingface_hub")
+    monkeypatch.chdir(tmp_path)
+    with serving() as served:
+        use(monkeypatch, served.url, tmp_path / "cache")
+        served.add("owner/repo", {"kjv-I2_S.gguf": shipped(), "kjv-F16.gguf": b"dense"})
+        yield served
+
+
+def test_every_command_that_takes_a_model_takes_a_name(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("And God said", encoding="utf-8")
+    found = run("generate", "owner/repo", "-p", "And", "-n", "3")
+    assert found.stdout == run("generate", "-p", "And", "-n", "3").stdout
+    assert "[owner/repo@00000000: kjv-I2_S.gguf" in found.stderr
+    for args in (
+        ("perplexity", "text.txt", "-m", "owner/repo"), ("embed", "owner/repo", "text.txt"), ("inspect", "owner/repo"),
+        ("convert", "owner/repo", "out.gguf", "--to", "tq2_0"), ("verify", "owner/repo", "out.gguf", "--rtol", "0.001"),
+        ("prepack", "owner/repo", "out.tritium"), ("inspect", "owner/repo", "--offline", "--file", "i2_s", "--revision", "main"),
+    ):  # fmt: skip
+        done = run(*args)
+        assert done.exit_code == 0, (args, done.output, done.exception)
+    assert hub.downloads() == ["kjv-I2_S.gguf"]
+
+
+def test_options_of_a_name_that_mean_nothing_are_refused(hub: Hub) -> None:
+    assert "no file has 'Q9'" in told("generate", "owner/repo", "--file", "Q9")
+    assert "it has no revision 'x'" in told("chat", "owner/repo", "--revision", "x")
+    assert "are of one model, given two by name" in told("verify", "owner/repo", "other/repo", "--revision", "x")
+    assert "which is a path" in told("verify", "a.gguf", "b.gguf", "--revision", "x")
+    assert "is not in the cache" in told("generate", "owner/repo", "--offline")
+
+
+def test_models_are_listed_with_what_to_type() -> None:
+    found = json.loads(run("models", "--json").stdout)
+    assert {"bitnet", "llama"} <= {row["model_type"] for row in found["families"]}
+    assert {"i2_s", "hf"} <= {row["name"] for row in found["formats"]}
+    page = run("models").stdout
+    for row in found["models"]:
+        assert row["command"].startswith(f"tritium {row['use']} {row['repo']}")
+        assert row["command"] in page

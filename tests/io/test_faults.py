@@ -532,6 +532,21 @@ def test_links_of_the_hub_cache_are_followed(tmp_path: Path) -> None:
     assert list(open_model(snapshot).entries) == ["w"]
 
 
+def test_links_of_a_folder_in_the_hub_cache_and_of_its_shared_files(tmp_path: Path) -> None:
+    repository = tmp_path / "models--a--b"
+    inner = repository / "snapshots" / "0123" / "1_Pooling"
+    inner.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    (tmp_path / "blobs" / "ab").mkdir(parents=True)
+    (tmp_path / "blobs" / "ab" / "abcd").write_text("{}")
+    (repository / "blobs" / "e1").symlink_to("../../blobs/ab/abcd")
+    (inner / "config.json").symlink_to("../../../blobs/e1")
+    assert contained(inner, "config.json") == tmp_path / "blobs" / "ab" / "abcd"
+    (inner / "secret.json").symlink_to(tmp_path / "secret")
+    with pytest.raises(FormatError, match="a link that leads to"):
+        contained(inner, "secret.json")
+
+
 @pytest.mark.parametrize("where", [[], "x", {"w": 3}, None, {}])
 def test_an_index_without_a_map_of_files(tmp_path: Path, where: Any) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))

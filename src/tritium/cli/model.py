@@ -1,11 +1,16 @@
-"""The commands that run a model: generate, chat, perplexity, serve, prepack and bench model (of `cli.bench`). They print and ask.
+"""The commands that run a model: generate, chat, embed, perplexity, serve, prepack and bench model (of `cli.bench`); and the list of
+models. They print and ask.
 
 tritium generate [MODEL] -p TEXT    generate text after a prompt
 tritium chat [MODEL]                chat with a model, by its chat template
+tritium embed MODEL FILE            the lines of a text file as vectors
 tritium perplexity FILE -m MODEL    perplexity of a text file
 tritium serve [MODEL]               an OpenAI-compatible server on this machine
 tritium prepack MODEL OUT           a file in the layout of this machine's kernels
 tritium bench model [MODEL]         tokens/s, time to the first token, memory
+tritium models                      families, formats, known repositories
+
+MODEL is a path, or a name owner/repo of the Hugging Face hub (`models.hub`).
 """
 
 from __future__ import annotations
@@ -26,10 +31,14 @@ from tritium.cli.text import (
     TERNARISE_HELP,
     VARIANT,
     VARIANT_HELP,
+    Table,
     bar,
     echo,
     json_option,
+    located,
+    options_of_a_name,
     print_json,
+    print_parts,
     say,
     shown,
     size,
@@ -63,7 +72,7 @@ def options_of_a_model(command: Command) -> Command:
         click.option("--device", help="Device: cpu, mlx, torch, mps …; see 'tritium devices'."),
     )):  # fmt: skip
         command = option(command)
-    return command
+    return options_of_a_name(command)
 
 
 def options_of_sampling(command: Command) -> Command:
@@ -82,20 +91,29 @@ def options_of_sampling(command: Command) -> Command:
     return command
 
 
-def opened(path: str | None, *, threads: int | None, **options: Any) -> Model:
-    """The model a command was given; without one, the small one in the package."""
+def opened(path: str | None, *, threads: int | None = None, **options: Any) -> Model:
+    """The model a command was given, by path or by name; without one, the small one in the package."""
+    from tritium.families.config import Config
     from tritium.models.load import load
 
     if threads is not None:
         set_num_threads(threads)
-    return load(path, **options)
+    name, options = split(options, *NAME)
+    if path is None:
+        return load(**options)
+    place = located(path, **name, check=Config.from_hf)
+    status(f"loading {path} …")
+    model = load(place.path, **options)
+    model.name = place.name if place.path.is_dir() else model.name
+    return model
 
 
 def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {k: options[k] for k in names}, {k: v for k, v in options.items() if k not in names}
 
 
-MODEL = ("head", "kv", "variant", "ternarise", "threads", "mmap", "device")
+NAME = ("revision", "model_file", "offline")
+MODEL = ("head", "kv", "variant", "ternarise", "threads", "mmap", "device", *NAME)
 
 
 @click.command()
@@ -109,15 +127,14 @@ MODEL = ("head", "kv", "variant", "ternarise", "threads", "mmap", "device")
 def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Generate text from a prompt. Without MODEL: the small one in the package, trained on the King James Bible.
 
-    MODEL is a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file. Tokens are printed as they
-    are decoded; timings go to stderr.
+    MODEL is a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or a name owner/repo of the
+    Hugging Face hub, which is fetched once. Tokens are printed as they are decoded; timings go to stderr.
     """
     begun = time.perf_counter()
     model_options, sampling = split(options, *MODEL, "context")
     if model is None and prompt is None:
         prompt = PROMPT
         sampling = demonstration(click.get_current_context(), sampling)
-    status(f"loading {model or 'the model of the package'} …")
     loaded = opened(model, **model_options)
     ready = time.perf_counter() - begun
     tokens = first_prompt(loaded, read_input() if prompt == "-" else prompt)
@@ -338,6 +355,7 @@ def perplexity(
 @click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
 @click.option("--mmap/--no-mmap", default=True, help="Map the model file (default), or read it into memory.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@options_of_a_name
 @json_option()
 def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Write a model in the layout this machine's kernels read.
@@ -347,7 +365,6 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     """
     from tritium.io.reader import read_start
     from tritium.io.stream import check_free
-    from tritium.models.load import load
     from tritium.models.prepacked import is_prepacked
 
     check_free(Path(target), overwrite)
@@ -356,7 +373,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
             f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
         )
     options["storage"] = options["storage"] or default_device().device.backend.densest().name
-    loaded = load(model, **options, device="cpu")  # whose kernels the file is made for
+    loaded = opened(model, **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
         path = loaded.save(target, overwrite=overwrite, progress=progress)
     if as_json:
@@ -470,3 +487,134 @@ def bench_model(
         click.echo(json.dumps(speed.as_dict(), indent=2))
     else:
         echo(speed.page())
+
+
+# ---- embeddings
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the vectors: a .npy or .jsonl file.")
+@click.option(
+    "--pooling", type=click.Choice(["last", "mean", "cls"]), help="Pooling (default: as the model's files say)."
+)
+@click.option("--normalize/--no-normalize", default=True, help="Scale vectors to length 1 (default), or not.")
+@click.option("--prompt", help="Text to put before every line.")
+@click.option("--prompt-name", metavar="NAME", help="Prompt of the model's files, by its name.")
+@click.option("--truncate", is_flag=True, help="Cut lines that the context cannot hold.")
+@click.option("--batch", type=click.IntRange(1, 64), default=16, show_default=True, help="Lines in one program.")
+@json_option("Print JSON with the vectors.")
+@options_of_a_model
+def embed(model: str, file: str, output: str | None, as_json: bool, **options: Any) -> None:
+    """Embed the lines of a text file as vectors. '-' reads them from stdin.
+
+    Every line is one text; its vector is pooled from the hidden states after the final norm.
+    """
+    check_output(output)
+    model_options, rest = split(options, *MODEL)
+    words = read_input() if file == "-" else read_text(file)
+    lines = [line.removesuffix("\r") for line in words.removesuffix("\n").split("\n")]
+    if empty := [i for i, line in enumerate(lines, start=1) if not line]:
+        raise ArgumentError(f"{shown(file)}: line {empty[0]} is empty; every line is a text, which needs a character.")
+    loaded = opened(model, **model_options)
+    status(f"embedding {len(lines)} texts …")
+    vectors = loaded.embed(lines, **rest)
+    status("")
+    pooling, source = (
+        (rest["pooling"], "as asked") if rest["pooling"] else (loaded.recipe.pooling, loaded.recipe.source)
+    )
+    if output is not None:
+        write_vectors(Path(output), lines, vectors)
+    if as_json:
+        facts = {"model": loaded.name, "pooling": pooling, "source": source, "normalized": rest["normalize"]}
+        print_json({**facts, "texts": lines, "embeddings": None if output else [plain_numbers(v) for v in vectors]})
+        return
+    echo(f"{len(lines)} texts, {vectors.shape[1]} numbers each; pooling: {pooling} ({shown(source)})")
+    if output is not None:
+        echo(f"written to {shown(output)}")
+    elif len(lines) <= MOST_COMPARED:
+        print_parts("", similarities(lines, vectors))
+
+
+MOST_COMPARED = 8  # texts whose similarities are printed
+
+
+def check_output(output: str | None) -> None:
+    """Raise for an output of another kind before a model is loaded."""
+    if output is not None and Path(output).suffix not in (".npy", ".jsonl"):
+        raise ArgumentError(f"--output {shown(output)}: a file that ends in .npy or .jsonl is needed.")
+
+
+def plain_numbers(vector: Any) -> list[float]:
+    """Return a vector as the shortest decimals that are the same f32."""
+    return [float(str(x)) for x in vector]
+
+
+def write_vectors(path: Path, lines: list[str], vectors: Any) -> None:
+    """Write vectors as a NumPy file, or as a line of JSON for each text."""
+    from io import BytesIO
+
+    from tritium.machine.files import write_bytes
+
+    if path.suffix == ".npy":
+        file = BytesIO()
+        np.save(file, vectors, allow_pickle=False)
+        write_bytes(path, file.getvalue())
+        return
+    rows = ({"text": line, "embedding": plain_numbers(v)} for line, v in zip(lines, vectors, strict=True))
+    write_bytes(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def similarities(lines: list[str], vectors: Any) -> Table:
+    """Return the cosine of the angle between any two texts."""
+    lengths = np.maximum(np.linalg.norm(vectors.astype(np.float64), axis=1), 1e-300)
+    cosines = (vectors.astype(np.float64) @ vectors.T.astype(np.float64)) / np.outer(lengths, lengths)
+    heads = ["", "text", *(str(i) for i in range(1, len(lines) + 1))]
+    rows = [[str(i + 1), shown(line[:40]), *(f"{c:.3f}" for c in cosines[i])] for i, line in enumerate(lines)]
+    return Table(rows, heads)
+
+
+# ---- the list of models
+
+
+@click.command()
+@json_option()
+def models(as_json: bool) -> None:
+    """List the model families, formats and known repositories.
+
+    A repository is fetched by typing its name: tritium generate owner/repo.
+    """
+    from tritium.models import catalogue
+
+    families, formats, known = catalogue.families(), catalogue.formats(), catalogue.known()
+    if as_json:
+        rows = {"families": [f._asdict() for f in families], "formats": [f._asdict() for f in formats]}
+        print_json({**rows, "models": [k.as_dict() for k in known]})
+        return
+    print_parts(
+        Table(
+            [[f.model_type, ", ".join(f.gguf), ", ".join(f.classes)] for f in families],
+            ["family", "GGUF", "transformers"],
+        ),
+        "",
+        Table(
+            [[f.name, f.container, "yes" if f.written else "no", f.doc] for f in formats],
+            ["format", "in", "convert --to", "what it is"],
+        ),
+        "",
+        Table(
+            [
+                [
+                    k.command,
+                    k.parameters,
+                    k.format,
+                    "" if k.gigabytes is None else f"{k.gigabytes:g} GB",
+                    k.architecture,
+                    "yes" if k.runs else "no",
+                ]
+                for k in known
+            ],
+            ["what to type", "parameters", "files", "fetched", "family", "runs"],
+        ),
+    )

@@ -34,6 +34,8 @@ from tritium.cli.text import (
     bar,
     echo,
     json_option,
+    located,
+    options_of_a_name,
     print_json,
     print_parts,
     say,
@@ -41,7 +43,7 @@ from tritium.cli.text import (
     size,
     wrapped_errors,
 )
-from tritium.errors import DeviceError, TritiumError, nearest
+from tritium.errors import ArgumentError, DeviceError, TritiumError, nearest
 from tritium.machine.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.op import OPS, Kind, Op
 
@@ -68,6 +70,7 @@ LATER = {
         "doctor:doctor",
         "Find out why something is slow or noisy on this machine.",
     ),
+    "embed": Later("model:embed", "Embed the lines of a text file as vectors."),
     "generate": Later(
         "model:generate",
         "Generate text from a prompt. Without MODEL: the small one in the package, trained on the King James Bible.",
@@ -80,6 +83,7 @@ LATER = {
         "memory:memory",
         "Run a program and show what its memory is used for.",
     ),
+    "models": Later("model:models", "List the model families, formats and known repositories."),
     "monitor": Later("monitor:monitor", "Measure a suite periodically and alert on regressions."),
     "perplexity": Later(
         "model:perplexity",
@@ -118,8 +122,8 @@ LATER = {
 
 
 GROUPS = {
-    "Run": ("generate", "chat", "serve", "perplexity"),
-    "Files": ("inspect", "convert", "verify", "prepack"),
+    "Run": ("generate", "chat", "serve", "embed", "perplexity"),
+    "Files": ("models", "inspect", "convert", "verify", "prepack"),
     "Measure": (
         "compare", "bench", "results", "baseline", "history", "regression-test", "regression-check", "selftest", "monitor", "reproduce",
     ),
@@ -382,15 +386,16 @@ def _ceiling(row: Ceiling) -> str:
 @click.argument("file", type=click.Path())
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
 @click.option("--deep", is_flag=True, help="Decode every ternary weight: count zeros, find damage.")
+@options_of_a_name
 @json_option("Print JSON with every tensor.")
-def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
-    """Describe a model file or directory.
+def inspect(file: str, variant: str | None, deep: bool, as_json: bool, **name: Any) -> None:
+    """Describe a model file or directory, or a model owner/repo.
 
     Tensors, types, scales, what was inferred and why, and what looks wrong.
     """
     from tritium import io
 
-    r = io.inspect(file, variant=variant, deep=deep)
+    r = io.inspect(located(file, **name).path, variant=variant, deep=deep)
     if as_json:
         click.echo(json.dumps(r.as_dict(), indent=2))
         return
@@ -429,9 +434,10 @@ def _tensor_row(k: Any, deep: bool) -> list[str]:
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
 @click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
+@options_of_a_name
 @json_option()
 def convert(
-    source: str, target: str, to: str, overwrite: bool, variant: str | None, ternarise: bool, as_json: bool
+    source: str, target: str, to: str, overwrite: bool, variant: str | None, ternarise: bool, as_json: bool, **name: Any
 ) -> None:
     """Convert the model IN to another format.
 
@@ -439,9 +445,10 @@ def convert(
     """
     from tritium import io
 
+    path = located(source, **name).path
     with bar("converting") as progress:
         r = io.convert(
-            source, target, to=to, overwrite=overwrite, variant=variant, ternarise=ternarise, progress=progress
+            path, target, to=to, overwrite=overwrite, variant=variant, ternarise=ternarise, progress=progress
         )
     if as_json:
         print_json(r)
@@ -465,16 +472,20 @@ def convert(
     help="Relative tolerance for scales and unquantised values.",
 )
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
+@options_of_a_name
 @json_option()
-def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> None:
+def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool, **name: Any) -> None:
     """Check that models A and B hold the same weights.
+
+    Of two models owner/repo, neither --revision nor --file can say which is meant: give the path of one.
 
     Exit code 0: the same, 1: different, 2: a file cannot be read.
     """
     from tritium import io
 
+    first, second = _two_models(a, b, name)
     with bar("comparing") as progress:
-        v = io.verify(a, b, rtol=rtol, variant=variant, progress=progress)
+        v = io.verify(first, second, rtol=rtol, variant=variant, progress=progress)
     if as_json:
         click.echo(json.dumps(asdict(v), indent=2))
     elif v.same:
@@ -488,6 +499,21 @@ def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> N
         echo(f"note  {shown(text)}")
     if not v.same:
         sys.exit(1)
+
+
+def _two_models(a: str, b: str, name: dict[str, Any]) -> tuple[Path, Path]:
+    """Return the paths of two models; the options of a name go to the one that is given by name."""
+    from tritium.models.hub import is_name
+
+    by_name = [is_name(model) for model in (a, b)]
+    if all(by_name) and (name["revision"] or name["model_file"]):
+        raise ArgumentError(
+            "verify: --revision and --file are of one model, given two by name; give the path of one of them."
+        )
+    paths = [
+        located(m, **(name if named or not any(by_name) else {})).path for m, named in zip((a, b), by_name, strict=True)
+    ]
+    return paths[0], paths[1]
 
 
 def main() -> Any:

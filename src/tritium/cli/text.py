@@ -47,6 +47,27 @@ def json_option(text: str = "Print JSON.", form: str | None = None) -> Callable[
     return click.option("--json", is_flag=True, is_eager=True, expose_value=False, callback=choose, help=text)
 
 
+def options_of_a_name(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a model that is given by its name on the Hugging Face hub: `revision`, `model_file` and `offline`."""
+    for option in reversed((
+        click.option("--revision", metavar="NAME", help="Branch, tag or commit of a model owner/repo."),
+        click.option("--file", "model_file", metavar="NAME", help="Which file of a model owner/repo."),
+        click.option("--offline", is_flag=True, help="Use models owner/repo from the cache alone."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def located(
+    model: str, revision: str | None = None, model_file: str | None = None, offline: bool = False, **more: Any
+) -> Any:
+    """Return where a model is, and its name, after fetching one that is given as owner/repo; say which file that is."""
+    from tritium.models.hub import locate
+
+    hear = lambda text: echo(f"[{shown(text)}]", err=True)
+    return locate(model, revision=revision, file=model_file, offline=offline, hear=hear, **more)
+
+
 def print_json(value: Any) -> None:
     """Print a record as JSON, in ASCII alone: a terminal obeys some other characters."""
     click.echo(json.dumps(value, indent=2, allow_nan=False, default=_as_json))

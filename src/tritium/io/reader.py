@@ -204,7 +204,8 @@ def forget(view: memoryview) -> None:
 def contained(base: Path, name: str) -> Path:
     """Return the path of a file that a model directory names; raise unless it is a plain name inside the directory.
 
-    The cache of the Hugging Face hub keeps `snapshots/<revision>/<name>` as links into `blobs/` beside it; those are followed.
+    The cache of the Hugging Face hub keeps `snapshots/<revision>/<name>` as links into `blobs/` beside it, and those may lead on to
+    `blobs/<xx>/` beside all repositories; both are followed, also from a folder within the revision.
     """
     plain = bool(name) and name.isprintable() and name not in (".", "..") and not set(name) & {"/", "\\", "\0", ":"}
     if not plain:
@@ -216,8 +217,11 @@ def contained(base: Path, name: str) -> Path:
         )
     root = base.resolve()
     target = (root / name).resolve()
-    allowed = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
-    if target.parent not in allowed:
+    repository = next((p.parent for p in root.parents[:2] if p.name == "snapshots"), None)
+    linked = repository is not None and (
+        target.parent == repository / "blobs" or target.parent.parent == repository.parent / "blobs"
+    )
+    if target.parent != root and not linked:
         raise fault(
             f"{base.name}",
             f"{visible(name)!r}, a link that leads to {visible(str(target))}",

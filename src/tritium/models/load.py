@@ -1,8 +1,8 @@
 """Language models with ternary weights: loaded from the files of others or our own, ready to run.
 
-Knows nothing of how a network computes. Never uses the net.
+Knows nothing of how a network computes. Only a model given by name uses the network, in `hub`.
 
-    model = tt.load("ggml-model-i2_s.gguf")        # GGUF, safetensors, or a directory of Hugging Face
+    model = tt.load("ggml-model-i2_s.gguf")        # GGUF, safetensors, a directory of Hugging Face, or a name: owner/repo
     print(model.generate("The", max_tokens=20).text)
 """
 
@@ -20,6 +20,8 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from tritium import backends, dtype as dt, io, memory
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
@@ -30,7 +32,7 @@ from tritium.io import Entry, ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
 from tritium.io.reader import fault, forget, read_start
 from tritium.io.stream import Progress
-from tritium.models import generation, prepacked
+from tritium.models import embeddings, generation, hub, prepacked
 from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler
 from tritium.models.session import TOGETHER, Programs, Session, programs
@@ -181,6 +183,30 @@ class Model:
         ids = told.encode(words, bos=False)
         return generation.perplexity(self.session(), ids, bos=told.bos, tokenizer=told, **options)
 
+    @cached_property
+    def recipe(self) -> embeddings.Recipe:
+        """How texts are embedded by the model's files: pooling and prompts; read when first asked for."""
+        if isinstance(self._source, ModelFile):
+            return embeddings.read_recipe(self._source)
+        stored = self._source.files.get(embeddings.RECIPE)
+        return embeddings.Recipe() if stored is None else embeddings.from_json(stored)
+
+    @checked
+    def embed(
+        self, texts: str | Sequence[str], *, pooling: str | None = None, normalize: bool = True, batch: int = 16,
+        prompt: str | None = None, prompt_name: str | None = None, truncate: bool = False,
+    ) -> np.ndarray[Any, np.dtype[np.float32]]:  # fmt: skip
+        """The vectors of texts, f32 [n, hidden_size], the same alone and in a batch; of one text, [hidden_size].
+
+        pooling: "last", "mean" or "cls" of the hidden states after the final norm (default: as the model's files say, see `recipe`).
+        normalize: to length 1. batch: most texts in one program. prompt: a text before each of them, or prompt_name: one of the
+        model's own. truncate: cut texts that the context cannot hold, instead of raising.
+        """
+        return embeddings.embed(
+            self.session, self.tokenizer, texts, self.recipe, pooling=pooling, normalize=normalize, batch=batch, prompt=prompt,
+            prompt_name=prompt_name, truncate=truncate, context=self.context, hidden_size=self.config.hidden_size,
+        )  # fmt: skip
+
     def save(self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> Path:
         """Write a prepacked file: weights as this machine's kernels read them, mapped at once the next time."""
         if self.device.type != "cpu":
@@ -225,7 +251,13 @@ def without_weights(found: ModelFile) -> ModelFile:
 
 
 def text_files(found: ModelFile) -> dict[str, bytes]:
-    """What the tokenizer is made of, to be kept beside the weights."""
+    """What the tokenizer and the recipe of embeddings are made of, to be kept beside the weights."""
+    recipe = embeddings.read_recipe(found)
+    kept = {} if recipe == embeddings.Recipe() else {embeddings.RECIPE: recipe.as_json()}
+    return kept | _tokenizer_files(found)
+
+
+def _tokenizer_files(found: ModelFile) -> dict[str, bytes]:
     if found.gguf is not None:
         kept = {k: v.raw for k, v in found.gguf.metadata.values_by_key.items() if k.startswith("tokenizer.")}
         file = BytesIO()
@@ -260,9 +292,10 @@ def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
     context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,
     activations: str | None = None,
+    revision: str | None = None, file: str | None = None, offline: bool | None = None,
 ) -> Model:  # fmt: skip
-    """A model from a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file; without a path, the
-    small one in the package.
+    """A model from a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or by its name owner/repo on
+    the Hugging Face hub; without a path, the small one in the package.
 
     head: how the product with the vocabulary is kept: "f32", "f16", "bf16" or "int8" (a scale for each word); None: as in the
     file. kv: how keys and values are kept. context: tokens of a session, where fewer than the model was made for will do.
@@ -271,6 +304,7 @@ def load(
     activations: how the input of a product is quantised: "token" (int8, a scale for each token), "group" (int8, a scale for each group
     of columns that the weights have) or "float"; None: by token where the model was trained so or its weights have no groups, else
     by group. mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
+    revision, file, offline: of a model by name, see `tritium.fetch`.
     """
     there = backends.device(device)
     if activations not in (None, *WORDS):
@@ -279,7 +313,8 @@ def load(
         )
     if not isinstance(path, str | Path | None):
         raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
-    path = shipped() if path is None else Path(path)
+    path = shipped() if path is None else path
+    path, name = hub.locate(path, revision=revision, file=file, offline=offline, check=Config.from_hf)
     if storage not in (None, *STORAGES):
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
     if path.is_file() and prepacked.is_prepacked(read_start(path, 64)):
@@ -301,7 +336,7 @@ def load(
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in found.entries.values():
         forget(entry.raw())
-    return Model(config, network.to(there), name=path.stem, source=without_weights(found), kv=kv, context=context)
+    return Model(config, network.to(there), name=name, source=without_weights(found), kv=kv, context=context)
 
 
 def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None, mapped: bool) -> Model:

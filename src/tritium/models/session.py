@@ -43,6 +43,7 @@ class Programs(NamedTuple):
     every: Compiled  # log-probabilities after every token
     pick: Compiled  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens and
     # places it was given become those of the next step
+    hidden: Compiled  # hidden states after the final norm, of chosen rows
 
 
 class Picked(NamedTuple):
@@ -97,10 +98,14 @@ def programs(network: Network) -> Programs:
         ops.add(places, places[:, 2:] * starts, out=places)  # of padding, which counts nothing, they stay
         return ops.where(arange(2) == 0, ops.broadcast_to(best, (count, 2)).astype(dt.f32), largest)
 
+    def hidden(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
+        return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), at, axis=0))
+
     return Programs(
         Compiled(last, donate="caches"),
         Compiled(every, donate="caches"),
         Compiled(pick, donate=("ids", "places", "caches")),
+        Compiled(hidden, donate="caches"),
     )
 
 
@@ -368,6 +373,36 @@ class Session:
             rows.append(every[np.arange(len(after)), after])
             done += len(part)
         return np.concatenate(rows)
+
+    def hidden(self, slots: Sequence[int], ids: Sequence[Ids], *, last: bool = False) -> list[Logits]:
+        """Append tokens to each of several slots, in one program; the hidden states after the final norm, [tokens, hidden_size]
+        of each slot, or [1, hidden_size] of its last token alone. At most BUCKETS[-1] tokens a slot."""
+        slots = [self._slot(slot) for slot in slots]
+        if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
+            raise ArgumentError(
+                f"hidden: different slots and tokens for each are needed, given {slots} and {len(ids)}."
+            )
+        new = [self._checked(slot, part) for slot, part in zip(slots, ids, strict=True)]
+        longest = max(map(len, new))
+        if longest > BUCKETS[-1]:
+            raise ArgumentError(
+                f"hidden: at most {BUCKETS[-1]} tokens a slot are appended in one call, given {longest}."
+            )
+        self._ahead = None
+        size = next(b for b in BUCKETS if b >= longest)
+        rows = next(b for b in TOGETHER if b >= len(slots))
+        padded, places = np.zeros((rows, size), np.int32), np.zeros((rows, 3), np.int32)
+        for i, (slot, part) in enumerate(zip(slots, new, strict=True)):
+            padded[i, : len(part)] = part
+            places[i] = slot, len(self._tokens[slot]), len(part)
+        at = np.arange(rows, dtype=np.int32) * size + np.maximum(places[:, 2] - 1, 0)
+        at = at if last else np.arange(rows * size, dtype=np.int32)
+        states = self._run(self._programs.hidden, padded, places, at)
+        for slot, part in zip(slots, new, strict=True):
+            self._tokens[slot] += part
+        if last:
+            return [states[i : i + 1] for i in range(len(slots))]
+        return [states[i * size : i * size + len(part)] for i, part in enumerate(new)]
 
     def _slot(self, slot: int) -> int:
         try:

@@ -211,6 +211,30 @@ def test_tokenizer_config_overrules_the_post_processor(trained: dict[str, Any], 
     assert from_folder(write(tmp_path / "b", tokenizer=trained, tokenizer_config=sides)).encode("a")[0] != 0
 
 
+def test_the_tokens_that_end_an_embedded_text_are_those_of_the_files(trained: dict[str, Any], tmp_path: Path) -> None:
+    def suffix(name: str, body: dict[str, Any], **sides: Any) -> tuple[int, ...]:
+        return from_folder(write(tmp_path / name, tokenizer=body, tokenizer_config=sides)).suffix
+
+    def template(*pieces: str) -> dict[str, Any]:
+        parts = [
+            {"Sequence": {"id": "A", "type_id": 0}} if p == "A" else {"SpecialToken": {"id": p, "type_id": 0}}
+            for p in pieces
+        ]
+        tokens = {p: {"id": p, "ids": [SPECIAL.index(p)], "tokens": [p]} for p in pieces if p != "A"}
+        return trained | {
+            "post_processor": {"type": "TemplateProcessing", "single": parts, "pair": parts, "special_tokens": tokens}
+        }
+
+    assert suffix("a", trained) == ()
+    assert suffix("b", template("<s>", "A", "</s>")) == (1,)
+    assert suffix("c", template("A", "</s>", "<|eot_id|>")) == (1, 2)
+    assert suffix("d", template("A", "</s>"), add_eos_token=False, eos_token="</s>") == ()
+    assert suffix("e", trained, add_eos_token=True, eos_token="</s>") == (1,)
+    assert suffix("f", byte_json(), add_eos_token=True, eos_token="</s>") == (1,)
+    assert from_gguf(byte_keys(add_eos_token=True)).suffix == (1,)
+    assert from_gguf(byte_keys()).suffix == ()
+
+
 # ---- byte-level BPE
 
 

@@ -44,6 +44,8 @@ class Tokenizer(Protocol):
     def chat_template(self) -> str | None: ...
     @property
     def special(self) -> dict[str, int]: ...
+    @property
+    def suffix(self) -> tuple[int, ...]: ...
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
     def decode(self, ids: Iterable[int]) -> str: ...
     def bytes_of(self, token: int) -> bytes: ...
@@ -60,6 +62,7 @@ class Facts:
     eos_token: str = ""
     chat_template: str | None = None
     warnings: tuple[str, ...] = ()
+    suffix: tuple[int, ...] = ()  # tokens that end a text which is embedded
 
 
 class _Known(ABC):
@@ -82,6 +85,10 @@ class _Known(ABC):
     @property
     def eos_token(self) -> str:
         return self.facts.eos_token
+
+    @property
+    def suffix(self) -> tuple[int, ...]:
+        return self.facts.suffix
 
     @property
     def chat_template(self) -> str | None:

@@ -113,7 +113,21 @@ def from_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> 
         facts = _facts(sides, inner.token_to_id, inner.id_to_token, template)
         said = sides["tokenizer_config.json"].get("add_bos_token")
         adds = said if isinstance(said, bool) else facts.bos is not None and inner.encode("").ids[:1] == [facts.bos]
-        return PackageTokenizer(inner, kind, replace(facts, adds_bos=adds), strips=strips, expansion=expansion)
+        facts = replace(facts, adds_bos=adds, suffix=_suffix(inner, sides["tokenizer_config.json"], facts))
+        return PackageTokenizer(inner, kind, facts, strips=strips, expansion=expansion)
+
+
+def _suffix(inner: Any, side: Mapping[str, Any], facts: Facts) -> tuple[int, ...]:
+    """The tokens that the vocabulary puts after a text: tokenizer_config.json decides where it says so, else the post-processor."""
+    adds = side.get("add_eos_token")
+    if isinstance(adds, bool):
+        last = inner.token_to_id(facts.eos_token) if adds and facts.eos_token else None
+        return () if last is None else (last,)
+    if not inner.num_special_tokens_to_add(False):
+        return ()
+    plain, whole = inner.encode("a", add_special_tokens=False).ids, inner.encode("a").ids
+    starts = [i for i in range(len(whole) - len(plain) + 1) if whole[i : i + len(plain)] == plain]
+    return tuple(whole[starts[-1] + len(plain) :]) if plain and starts else ()
 
 
 def _side(folder: Path, name: str) -> dict[str, Any]:
@@ -165,7 +179,9 @@ def _bytes_of_json(found: dict[str, Any], sides: Mapping[str, Any], template: st
     facts = _facts(sides, ids.get, lambda i: tokens[i] if i < len(tokens) else None, template)
     adds = sides["tokenizer_config.json"].get("add_bos_token")
     control = frozenset(ids[r["content"]] for r in rows if r.get("special"))
-    return ByteTokenizer(tokens, control, facts=replace(facts, adds_bos=adds is True))
+    ends = sides["tokenizer_config.json"].get("add_eos_token") is True and facts.eos_token in ids
+    suffix = (ids[facts.eos_token],) if ends else ()
+    return ByteTokenizer(tokens, control, facts=replace(facts, adds_bos=adds is True, suffix=suffix))
 
 
 def _kind(part: Any) -> Any:
@@ -252,6 +268,7 @@ def _gguf_facts(metadata: Mapping[str, Any], tokens: Sequence[str], types: Seque
     return Facts(
         bos=found.get("bos"), eos=frozenset(ends | {n for k, n in found.items() if k != "bos"}),
         adds_bos=said if isinstance(said, bool) else adds,
+        suffix=(found["eos"],) if gguf.scalar(metadata, "tokenizer.ggml.add_eos_token") is True and "eos" in found else (),
         bos_token=tokens[found["bos"]] if "bos" in found else "",
         eos_token=tokens[found["eos"]] if "eos" in found else "",
         chat_template=_bounded(template, "tokenizer.chat_template") if isinstance(template, str) else None,

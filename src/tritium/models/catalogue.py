@@ -1,0 +1,96 @@
+"""The list of models: families that run here, formats that are read and written, and known repositories of the hub.
+
+Knows nothing of weights. Families and formats are those of the code; repositories are in `data/models.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from tritium.io import FORMATS, codecs
+from tritium.io.model.names import ARCHS
+
+FILE = "models.json"
+
+
+class FamilyRow(NamedTuple):
+    """A family by its names: model_type in config.json, architectures in GGUF, classes in transformers."""
+
+    model_type: str
+    gguf: tuple[str, ...]
+    classes: tuple[str, ...]
+
+
+class FormatRow(NamedTuple):
+    """A format of model files: its name, its container, whether `convert` writes it, and what it is."""
+
+    name: str
+    container: str
+    written: bool
+    doc: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """A repository of the Hugging Face hub with a ternary model."""
+
+    repo: str
+    architecture: str
+    parameters: str
+    format: str
+    gigabytes: float | None  # of what is fetched
+    use: str  # the command it is made for
+    file: str | None  # where several are equally good
+
+    @property
+    def runs(self) -> bool:
+        """Return True if its family runs here."""
+        return self.architecture in {family.model_type for family in families()}
+
+    @property
+    def command(self) -> str:
+        """Return what to type."""
+        texts = " texts.txt" if self.use == "embed" else ""
+        return f"tritium {self.use} {self.repo}{texts}{f' --file {self.file}' if self.file else ''}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"runs": self.runs, "command": self.command}
+
+
+def families() -> list[FamilyRow]:
+    """Return the families that run here."""
+    rows = []
+    for kind in dict.fromkeys(arch.model_type for arch in ARCHS.values()):
+        archs = [arch for arch in ARCHS.values() if arch.model_type == kind]
+        rows.append(FamilyRow(kind, tuple(a.gguf for a in archs), tuple(dict.fromkeys(a.model_class for a in archs))))
+    return rows
+
+
+def formats() -> list[FormatRow]:
+    """Return the formats that are read, and which of them are written."""
+    rows = [FormatRow(f.name, f.container, True, f.doc) for f in FORMATS.values()]
+    only_read = [name.lower() for name in codecs.GGUF if name.lower() not in FORMATS]
+    rows += [FormatRow(name, "gguf", False, "ternary type of another program") for name in only_read]
+    return [
+        *rows,
+        FormatRow("prepacked", ".tritium", False, "tiles of this machine's kernels; written by `tritium prepack`"),
+    ]
+
+
+def known() -> list[Known]:
+    """Return the known repositories."""
+    text = (files("tritium") / "data" / FILE).read_text(encoding="utf-8")
+    return [Known(**row) for row in json.loads(text)["models"]]
+
+
+def table() -> str:
+    """Return the known repositories as Markdown: docs/models.md has it, and a test keeps both equal."""
+    lines = ["| what to type | architecture | parameters | files | fetched |", "|---|---|---|---|---|"]
+    for row in known():
+        fetched = "" if row.gigabytes is None else f"{row.gigabytes:g} GB"
+        mark = "" if row.runs else " (not yet)"
+        lines.append(f"| `{row.command}` | `{row.architecture}`{mark} | {row.parameters} | {row.format} | {fetched} |")
+    return "\n".join(lines)

@@ -1,0 +1,269 @@
+"""Embeddings: a text as one vector, pooled from the hidden states of its tokens after the final norm.
+
+Knows nothing of weights. How a model's texts are pooled, and the prompts it was trained with, are read from its files; where they
+say nothing, the last token is taken. A text has the same bits alone and in a batch: padding is never read.
+
+    vectors = model.embed(["In the beginning", "The end"])      # f32 [2, hidden_size], of length 1
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium.errors import ArgumentError, ContextError, FormatError, nearest
+from tritium.escape import visible
+from tritium.io import ModelFile, gguf
+from tritium.io.reader import contained, fault, read_json, read_side
+from tritium.models.session import BUCKETS, TOGETHER, Session
+from tritium.models.text.tokenizer import Tokenizer
+
+POOLINGS = ("last", "mean", "cls")
+RECIPE = "embedding.json"  # how texts are embedded, in a file of our own
+MODULES, POOLING, PROMPTS = "modules.json", "1_Pooling", "config_sentence_transformers.json"
+KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
+MODES = {  # fields of sentence-transformers' pooling that are computed here
+    "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last",
+}  # fmt: skip
+MODE_NAMES = {"cls": "cls", "mean": "mean", "lasttoken": "last"}  # of the field pooling_mode
+GGUF_POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # of the key pooling_type; 0 says nothing
+MOST_BYTES = 1 << 20  # of a file that says how texts are embedded
+MOST_PROMPTS, MOST_PROMPT = 256, 1 << 16
+TOKENS = 256  # of all texts in one program on a CPU, where more of them are not faster
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model's texts are embedded, and which file says so."""
+
+    pooling: str = "last"
+    source: str = "no file says how; the last token is taken"
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None  # the name of one of them
+    pools_prompt: bool = True  # whether a mean includes the tokens of the prompt
+
+    def as_json(self) -> bytes:
+        """Return the recipe as prepacked files keep it."""
+        return json.dumps(asdict(self)).encode()
+
+    def prompt(self, text: str | None, name: str | None) -> str:
+        """Return what is put before each text: a text, one of the model's prompts by name, or its default."""
+        if text is not None and name is not None:
+            raise ArgumentError("embed: prompt and prompt_name were both given; one of them is needed.")
+        name = self.default_prompt if text is None and name is None else name
+        if name is None:
+            return text or ""
+        if name not in self.prompts:
+            known = (
+                f"its prompts are {', '.join(map(visible, sorted(self.prompts)))}" if self.prompts else "it has none"
+            )
+            raise ArgumentError(
+                f"embed: the model has no prompt {visible(name)!r}; {known}.{nearest(name, self.prompts)} Give the text itself as prompt=."
+            )
+        return self.prompts[name]
+
+
+# ---- what the files say
+
+
+def read_recipe(model: ModelFile) -> Recipe:
+    """Return the recipe in the files of a model: sentence-transformers' beside safetensors, or the keys of GGUF."""
+    if model.gguf is not None:
+        return from_gguf(model.metadata)
+    return from_folder(model.folder)
+
+
+def from_gguf(metadata: Mapping[str, Any]) -> Recipe:
+    """Return the recipe in the keys of a GGUF file."""
+    key = f"{gguf.scalar(metadata, 'general.architecture')}.pooling_type"
+    kind = gguf.scalar(metadata, key)
+    if kind in (None, 0):
+        return Recipe()
+    if isinstance(kind, bool) or kind not in GGUF_POOLINGS:
+        raise fault(
+            f"GGUF metadata, {visible(key)}", visible(repr(kind)), "0 (none), 1 (mean), 2 (cls) or 3 (last)",
+            "Other ways of pooling are not computed here; choose one with pooling=.",
+        )  # fmt: skip
+    return Recipe(GGUF_POOLINGS[kind], f"{visible(key)} is {kind}")
+
+
+def from_folder(folder: Path) -> Recipe:
+    """Return the recipe of sentence-transformers' files in a model folder."""
+    _check_modules(folder)
+    found: dict[str, Any] = {}
+    if (folder / POOLING / "config.json").is_file():
+        found = _pooling(read_json(contained(folder / POOLING, "config.json"), MOST_BYTES))
+    if (folder / PROMPTS).is_file():
+        side = read_json(contained(folder, PROMPTS), MOST_BYTES)
+        found |= _prompts(side.get("prompts"), side.get("default_prompt_name"))
+    return Recipe(**found)
+
+
+def from_json(raw: bytes) -> Recipe:
+    """Read what `Recipe.as_json` returned."""
+    try:
+        stored = json.loads(raw) if len(raw) <= 2 * MOST_BYTES else None
+    except (ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, dict) or set(stored) != {f.name for f in fields(Recipe)}:
+        raise fault(RECIPE, "something else", "the recipe of embeddings that this format keeps there")
+    texts = _prompts(stored["prompts"], stored["default_prompt"])
+    if stored["pooling"] not in POOLINGS or not isinstance(stored["pools_prompt"], bool):
+        raise fault(RECIPE, f"pooling {visible(repr(stored['pooling']))}", f"one of {', '.join(POOLINGS)}")
+    return Recipe(stored["pooling"], visible(str(stored["source"])), pools_prompt=stored["pools_prompt"], **texts)
+
+
+def _check_modules(folder: Path) -> None:
+    """Raise for a module of sentence-transformers that would change the vectors and is not computed here."""
+    if not (folder / MODULES).is_file():
+        return
+    raw = read_side(contained(folder, MODULES), MOST_BYTES, "This is no list of modules.")
+    try:
+        modules = json.loads(bytes(raw))
+    except (ValueError, RecursionError):
+        modules = None
+    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
+        raise fault(MODULES, "no list of objects", "the modules of sentence-transformers")
+    for module in modules:
+        kind = str(module.get("type")).rpartition(".")[2]
+        if kind not in KNOWN_MODULES:
+            raise fault(
+                f"{MODULES}, type", visible(kind), ", ".join(KNOWN_MODULES),
+                "Its vectors would be wrong without it, and it is not computed here.",
+            )  # fmt: skip
+
+
+def _pooling(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a recipe in 1_Pooling/config.json: one mode that is on, or its name."""
+    where, name = f"{POOLING}/config.json", config.get("pooling_mode")
+    on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    found = MODE_NAMES.get(name) if isinstance(name, str) else MODES.get(on[0]) if len(on) == 1 else None
+    if found is None:
+        raise fault(
+            where, visible(str(name if name is not None else on)), f"one of {', '.join((*MODES, *MODE_NAMES))}",
+            "Other ways of pooling are not computed here; choose one with pooling=.",
+        )  # fmt: skip
+    return {"pooling": found, "source": f"{where} says so", "pools_prompt": config.get("include_prompt") is not False}
+
+
+def _prompts(prompts: Any, default: Any) -> dict[str, Any]:
+    prompts = {} if prompts is None else prompts
+    fits = isinstance(prompts, dict) and len(prompts) <= MOST_PROMPTS
+    if not fits or not all(isinstance(text, str) and len(text) <= MOST_PROMPT for text in prompts.values()):
+        raise fault(f"{PROMPTS}, prompts", "something else", f"at most {MOST_PROMPTS} texts by name")
+    if default is not None and default not in prompts:
+        raise fault(f"{PROMPTS}, default_prompt_name", visible(repr(default)), "the name of one of its prompts")
+    return {"prompts": prompts, "default_prompt": default}
+
+
+# ---- texts to vectors
+
+
+def embed(
+    session: Callable[..., Session], tokenizer: Tokenizer, texts: str | Sequence[str], recipe: Recipe, *,
+    pooling: str | None = None, normalize: bool = True, batch: int = 16, prompt: str | None = None,
+    prompt_name: str | None = None, truncate: bool = False, context: int, hidden_size: int,
+) -> Array:  # fmt: skip
+    """Return the vectors of texts, f32 [n, hidden_size]; of one text, [hidden_size]. `session(slots=…, context=…)` opens a cache."""
+    pooling = recipe.pooling if pooling is None else pooling
+    if pooling not in POOLINGS:
+        raise ArgumentError(f"embed: pooling {visible(str(pooling))!r} is unknown; use {', '.join(POOLINGS)}.")
+    if not 1 <= batch <= TOGETHER[-1]:
+        raise ArgumentError(f"embed: batch must be 1 to {TOGETHER[-1]} texts, given {batch}.")
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    before = recipe.prompt(prompt, prompt_name)
+    ids = [tokens_of(text, tokenizer, before, context, truncate, i) for i, text in enumerate(listed)]
+    skipped = 0 if recipe.pools_prompt or pooling != "mean" or not before else len(tokenizer.encode(before))
+    vectors = np.empty((len(ids), hidden_size), np.float32)
+    for i, vector in _pooled(session, ids, pooling, batch, context, skipped):
+        vectors[i] = _unit(vector) if normalize else vector
+    return vectors[0] if isinstance(texts, str) else vectors
+
+
+def tokens_of(text: Any, tokenizer: Tokenizer, prompt: str, context: int, truncate: bool, number: int) -> Ids:
+    """Return the tokens of a text with its prompt and the tokens that end it; raise where there are none, or too many."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"embed: text {number} must be a str, given {type(text).__name__}.")
+    if not text:
+        raise ArgumentError(f"embed: text {number} is empty; a text of at least one character is needed.")
+    suffix = list(tokenizer.suffix)
+    ids = tokenizer.encode(prompt + text)
+    if suffix and ids[-len(suffix) :] == suffix:
+        ids = ids[: -len(suffix)]
+    room = context - len(suffix)
+    if len(ids) > room and not truncate:
+        raise ContextError(
+            f"embed: text {number} has {len(ids) + len(suffix)} tokens; the context holds {context}. Give a shorter text, or cut it "
+            "with truncate=True (--truncate)."
+        )
+    ids = ids[:room] + suffix
+    if not ids:
+        raise ArgumentError(f"embed: text {number} has no tokens in this model's vocabulary.")
+    return ids
+
+
+def _pooled(
+    session: Callable[..., Session], ids: Sequence[Ids], pooling: str, batch: int, context: int, skipped: int
+) -> Any:
+    """Yield (number, vector) of each text: short ones of like length in one program, a long one in pieces."""
+    piece = min(BUCKETS[-1], context)
+    short: dict[int, list[int]] = {}
+    for i, tokens in enumerate(ids):
+        if len(tokens) <= piece:
+            short.setdefault(next(b for b in BUCKETS if b >= len(tokens)), []).append(i)
+    if short:
+        together = session(slots=batch, context=piece)
+        on_cpu = together.device.type == "cpu"
+        for size, numbers in sorted(short.items()):
+            count = min(batch, max(TOKENS // size, 1)) if on_cpu else batch
+            for start in range(0, len(numbers), count):
+                part = numbers[start : start + count]
+                states = _run(together, [ids[i] for i in part], pooling)
+                yield from ((i, _pool([s], pooling, skipped)) for i, s in zip(part, states, strict=True))
+    long = [i for i, tokens in enumerate(ids) if len(tokens) > piece]
+    if long:
+        alone = session(slots=1, context=context)
+        for i in long:
+            cuts = [ids[i][start : start + piece] for start in range(0, len(ids[i]), piece)]
+            alone.truncate(0, 0)
+            yield i, _pool([alone.hidden([0], [cut], last=pooling == "last")[0] for cut in cuts], pooling, skipped)
+
+
+def _run(session: Session, ids: list[Ids], pooling: str) -> list[Array]:
+    slots = list(range(len(ids)))
+    for slot in slots:
+        session.truncate(slot, 0)
+    return session.hidden(slots, ids, last=pooling == "last")
+
+
+def _pool(pieces: list[Array], pooling: str, skipped: int) -> Array:
+    """Return one vector of the hidden states of a text, which come in pieces."""
+    if pooling == "last":
+        return pieces[-1][-1]
+    if pooling == "cls":
+        return pieces[0][0]
+    total, count = np.zeros(pieces[0].shape[1]), 0
+    for states in pieces:
+        rows = states[min(skipped, len(states)) :]
+        skipped -= len(states) - len(rows)
+        total, count = total + rows.astype(np.float64).sum(axis=0), count + len(rows)
+    if not count:
+        raise ArgumentError("embed: only the prompt has tokens; the model leaves them out of the mean.")
+    return (total / count).astype(np.float32)
+
+
+def _unit(vector: Array) -> Array:
+    """Return a vector of length 1; zeros stay zeros."""
+    wide = vector.astype(np.float64)
+    length = np.sqrt((wide * wide).sum())
+    if not np.isfinite(length):
+        raise FormatError("embed: a vector is not finite; the model's weights are at fault.")
+    return (wide / length).astype(np.float32) if length else vector

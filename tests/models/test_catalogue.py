@@ -1,0 +1,59 @@
+"""The list of models: families and formats of the code, repositories whose names and commands are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from tritium.cli.root import cli
+from tritium.io import FORMATS
+from tritium.models import catalogue
+from tritium.models.config import Config
+from tritium.models.hub import is_name
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def test_families_are_those_that_load() -> None:
+    for family in catalogue.families():
+        sizes = {
+            "vocab_size": 64,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }
+        if family.model_type in ("bitnet", "llama"):
+            assert Config.from_hf(sizes | {"model_type": family.model_type}).family == family.model_type
+        assert family.gguf
+        assert family.classes
+
+
+def test_formats_are_those_of_the_table_and_what_is_read_beside_them() -> None:
+    rows = {row.name: row for row in catalogue.formats()}
+    assert {name for name, row in rows.items() if row.written} == set(FORMATS)
+    assert not rows["prepacked"].written
+
+
+@pytest.mark.parametrize("row", catalogue.known(), ids=lambda row: row.repo)
+def test_a_repository_has_a_name_and_a_command(row: catalogue.Known) -> None:
+    assert is_name(row.repo)
+    words = row.command.split()
+    command = cli.get_command(click.Context(cli), words[1])
+    assert command is not None
+    command.make_parser(click.Context(command)).parse_args(words[2:])  # the options exist
+    assert row.gigabytes is None or 0 < row.gigabytes < 100
+    assert row.runs == (row.architecture in {family.model_type for family in catalogue.families()})
+
+
+def test_a_repository_is_listed_once() -> None:
+    repos = [row.repo.lower() for row in catalogue.known()]
+    assert len(repos) == len(set(repos))
+
+
+def test_the_page_has_the_table() -> None:
+    assert catalogue.table() in PAGE.read_text(encoding="utf-8"), (
+        "python -c 'from tritium.models.catalogue import table; print(table())'"
+    )
