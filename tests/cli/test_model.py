@@ -260,7 +260,7 @@ def test_options_of_a_name_that_mean_nothing_are_refused(hub: Hub) -> None:
 
 def test_models_are_listed_with_what_to_type() -> None:
     found = json.loads(run("models", "--json").stdout)
-    assert {"bitnet", "llama"} <= {row["model_type"] for row in found["families"]}
+    assert {"bitnet", "llama"} <= {row["name"] for row in found["families"]}
     assert {"i2_s", "hf"} <= {row["name"] for row in found["formats"]}
     page = run("models").stdout
     for row in found["models"]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import families
 import models
 import tritium as tt
 from models import TINY
@@ -21,6 +22,7 @@ from tritium.io.stream import Piece
 from tritium.models import embeddings
 from tritium.models.embeddings import POOLINGS, Recipe, from_folder, from_gguf, from_json
 from tritium.models.load import Model, shipped
+from tritium.nn.linear import QuantLinear
 
 TEXTS = ["In the beginning", "God", "And the LORD spake unto Moses, saying, " * 4, "x", "Let there be light" * 9, "God"]
 
@@ -114,6 +116,24 @@ def test_embedding_disturbs_no_generation(model: Model) -> None:
     model.embed(TEXTS)
     again = model.generate("And God said", max_tokens=8)
     assert (again.tokens, again.reused) == (one.tokens, one.prompt_tokens - 1)
+
+
+@pytest.mark.parametrize("name", families.CONFIGS)
+def test_texts_of_every_family_have_the_same_bits_alone_and_in_a_batch(name: str, tmp_path: Path) -> None:
+    """Also with padding beside them, and in slots that held other texts."""
+    model = tt.load(families.write_folder(tmp_path / "m", families.random(families.CONFIGS[name], 2)))
+    texts = ["In the", "beginning", "God created", "the heaven", "and"]
+    for pooling in ("last", "mean"):
+        together = vectors(model, texts, pooling=pooling, batch=3)
+        for text, vector in zip(texts, together, strict=True):
+            np.testing.assert_array_equal(vectors(model, text, pooling=pooling), vector)
+    session = model.session()
+    logits = session.extend(0, Letters().encode(texts[1]))
+    vector = vectors(model, texts[1], pooling="last", normalize=False)
+    head = model.network.head
+    projected = tt.asarray(vector[None])
+    projected = head.weight(projected) if isinstance(head.weight, QuantLinear) else ops.linear(projected, head.weight)
+    np.testing.assert_array_equal(projected.numpy()[0] * np.float32(head.multiplier), logits)
 
 
 # ---- texts

@@ -594,8 +594,8 @@ def models(as_json: bool) -> None:
         return
     print_parts(
         Table(
-            [[f.model_type, ", ".join(f.gguf), ", ".join(f.classes)] for f in families],
-            ["family", "GGUF", "transformers"],
+            [[f.name, ", ".join(f.model_types), ", ".join(f.gguf), ", ".join(f.classes)] for f in families],
+            ["family", "model_type", "GGUF", "transformers"],
         ),
         "",
         Table(

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from tritium.families import BY_TYPE, FAMILIES
 from tritium.io import FORMATS, codecs
-from tritium.io.model.names import ARCHS
 
 FILE = "models.json"
 
@@ -19,7 +19,8 @@ FILE = "models.json"
 class FamilyRow(NamedTuple):
     """A family by its names: model_type in config.json, architectures in GGUF, classes in transformers."""
 
-    model_type: str
+    name: str
+    model_types: tuple[str, ...]
     gguf: tuple[str, ...]
     classes: tuple[str, ...]
 
@@ -48,7 +49,7 @@ class Known:
     @property
     def runs(self) -> bool:
         """Return True if its family runs here."""
-        return self.architecture in {family.model_type for family in families()}
+        return self.architecture in BY_TYPE
 
     @property
     def command(self) -> str:
@@ -62,11 +63,12 @@ class Known:
 
 def families() -> list[FamilyRow]:
     """Return the families that run here."""
-    rows = []
-    for kind in dict.fromkeys(arch.model_type for arch in ARCHS.values()):
-        archs = [arch for arch in ARCHS.values() if arch.model_type == kind]
-        rows.append(FamilyRow(kind, tuple(a.gguf for a in archs), tuple(dict.fromkeys(a.model_class for a in archs))))
-    return rows
+    return [
+        FamilyRow(
+            f.name, f.model_types, tuple(a.gguf for a in f.archs), tuple(dict.fromkeys(a.model_class for a in f.archs))
+        )
+        for f in FAMILIES.values()
+    ]
 
 
 def formats() -> list[FormatRow]:
