@@ -10,7 +10,7 @@ import pytest
 import language
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("", "batching", "cli", "compiler", "contract", "graph", "io", "machine", "nn", "perf", "see")
+PACKAGES = ("", "batching", "cli", "compiler", "contract", "families", "graph", "io", "machine", "nn", "perf", "see")
 PUBLIC = {  # documented names, and keys of file formats: these stay
     "dtype.py": "of", "ops.py": "given", "machine/ceilings.py": "of", "perf/engine/measuring.py": "kept",
     "perf/gate/verdict.py": "of", "perf/records/run.py": "of", "perf/suites/quick.py": "taken", "perf/tune/file.py": "of",

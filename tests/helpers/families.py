@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ class Weights:
     plain: dict[str, Array]
 
 
-def random(config: dict[str, Any], seed: int = 0) -> Weights:
-    """Return weights whose activations keep the size of one."""
+def random(config: dict[str, Any], seed: int = 0, group: int = 0) -> Weights:
+    """Return weights whose activations keep the size of one; with scales for groups of columns, which f16 holds."""
     rng = np.random.default_rng(seed)
     ternary, plain = {}, {}
     checked = Config.from_hf(config)
@@ -84,6 +84,8 @@ def random(config: dict[str, Any], seed: int = 0) -> Weights:
             continue
         if names.is_linear(name, arch):
             scale = simple((1.5 / shape[-1]) ** 0.5 * rng.uniform(0.7, 1.4))
+            if group:
+                scale = np.float32(np.float16(scale * rng.uniform(0.7, 1.4, (shape[0], shape[1] // group))))
             ternary[name] = (rng.integers(-1, 2, shape).astype(np.int8), scale[()])
         elif len(shape) > 1:
             plain[name] = simple(rng.normal(size=shape) * shape[-1] ** -0.5)
@@ -123,7 +125,7 @@ def write_gguf(path: Path, w: Weights, **more: bytes) -> Path:
     if arch.gguf == "qwen35":
         inner = w.config["linear_num_value_heads"] * w.config["linear_value_head_dim"]
         keys["qwen35.ssm.inner_size"] = gguf.number("u32", inner)
-    dense = {name: t.astype(np.float32) * scale for name, (t, scale) in w.ternary.items()}
+    dense = {name: to_dense(t, scale) for name, (t, scale) in w.ternary.items()}
     for name, values in (w.plain | dense).items():
         if ".mlp.experts." in name:
             stem, _, rest = name.partition(".mlp.experts.")
@@ -136,6 +138,12 @@ def write_gguf(path: Path, w: Weights, **more: bytes) -> Path:
     with path.open("wb") as file:
         gguf.write(file, keys, [tiny.piece(n, np.float32(a)) for n, a in tensors.items()])
     return path
+
+
+def to_dense(t: Array, scale: Any) -> Array:
+    """Return the numbers of a ternary matrix."""
+    wide = np.repeat(scale, t.shape[1] // scale.shape[1], axis=1) if np.ndim(scale) else scale
+    return t.astype(np.float32) * wide
 
 
 def _as_gguf(name: str, values: Array, c: dict[str, Any], arch: names.Arch) -> Array:
@@ -180,9 +188,12 @@ ACTIVATIONS = {
 
 @dataclass
 class Decoder:
-    """One sequence through a decoder, in float64."""
+    """One sequence through a decoder, in float64; inputs of folded weights are rotated."""
 
     w: Weights
+    folded: frozenset[str] = frozenset()
+    signs: dict[int, Array] = field(default_factory=dict)
+    hadamard: Array = field(default_factory=lambda: np.ones((1, 1)))
 
     def __post_init__(self) -> None:
         c = self.c = self.w.config
@@ -195,12 +206,24 @@ class Decoder:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.c["rms_norm_eps"]) * weight
 
     def linear(self, x: Array, name: str) -> Array:
+        x = self.rotation(x, f"{name}.weight")
         if f"{name}.norm.weight" in self.w.plain:
             x = self.norm(x, f"{name}.norm", 0.0)
         if f"{name}.weight" not in self.w.ternary:
             return x @ self.w.plain[f"{name}.weight"].astype(np.float64).T
         t, scale = self.w.ternary[f"{name}.weight"]
+        if np.ndim(scale):  # by groups of columns, of the activations too
+            parts = zip(np.split(x, scale.shape[1], axis=-1), np.split(t, scale.shape[1], axis=1), scale.T, strict=True)
+            return sum(steps(a) @ b.T.astype(np.float64) * g / (127 / largest(a)) for a, b, g in parts)
         return steps(x) @ t.T.astype(np.float64) * float(scale) / (127 / largest(x))
+
+    def rotation(self, x: Array, name: str) -> Array:
+        """Return H (s * x) of the input of a folded weight."""
+        if name not in self.folded:
+            return x
+        signs = self.signs[x.shape[-1]]
+        blocks = (x * signs).reshape(*x.shape[:-1], -1, len(self.hadamard))
+        return (blocks @ self.hadamard).reshape(x.shape)
 
     def logits(self, ids: Sequence[int]) -> Array:
         """Return the logits [tokens, vocab] of a whole sequence."""

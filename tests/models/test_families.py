@@ -126,3 +126,18 @@ def test_a_prompt_of_a_recurrent_model_is_read_again_where_nothing_can_be_kept(t
     first, again = (generation.generate(session, markov.TOKENIZER, IDS[:8], max_tokens=4) for _ in range(2))
     more = generation.generate(session, markov.TOKENIZER, [*IDS[:8], *again.tokens], max_tokens=2)
     assert (first.tokens, first.reused, again.reused, more.reused) == (again.tokens, 0, 0, 11)
+
+
+def test_groups_of_columns_have_activations_of_their_own(tmp_path: Path) -> None:
+    """Weights with a scale for each 32 columns: the same in the reference, and what is chosen by default is said."""
+    w = families.random(CONFIGS["qwen3"], 1, group=32)
+    path = families.write_gguf(tmp_path / "m.gguf", w)
+    model = load(path)
+    assert model.activations == "group"
+    assert "int8 per group: a scale for each 32 columns, not trained with int8 tokens" in repr(model)
+    wanted = families.Decoder(w).logits(IDS)
+    assert np.abs(every_logit(model, IDS) - wanted).max() <= USUAL * np.abs(wanted).max()
+    by_token, exact = (every_logit(load(path, activations=how), IDS, (40,)) for how in ("token", "float"))
+    assert np.abs(by_token - exact).max() > np.abs(every_logit(model, IDS, (40,)) - exact).max() > 0
+    with pytest.raises(tt.errors.ArgumentError, match="activations 'int4' are unknown"):
+        load(path, activations="int4")

@@ -400,10 +400,12 @@ def stack_rows(parts: list[Ternary]) -> Ternary:
     columns = parts[0].shape[1]
     # A part may have fewer scales than the others: they are repeated.
     group = gcd(*(p.group or columns for p in parts)) if any(p.group for p in parts) else 0
-    scales = [
-        p.scales(group) if group else p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
-        for p in parts
-    ]
+    scales: list[np.ndarray[Any, Any]] = []
+    for p in parts:
+        rows = p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
+        narrow = p.scales(group) if group else rows
+        assert narrow is not None  # a group of all divides each
+        scales.append(narrow)
     codes, shape = np.concatenate([p.codes for p in parts]), (sum(p.shape[0] for p in parts), parts[0].shape[1])
     return Ternary(codes, shape, np.concatenate(scales), group)
 

@@ -67,8 +67,8 @@ class RotatedLinear(BitLinear):
     def to(self, device: Any) -> Self:
         """Return the layer on another device, its weights repacked for it."""
         bias = None if self.bias is None else self.bias.to(device=device)
-        options = {"rotation": self.rotation.to(device), "activations": self.activations}
-        return type(self)(self.weight.plain().to(device), bias, **options)
+        weight, rotation = self.weight.plain().to(device), self.rotation.to(device)
+        return type(self)(weight, bias, rotation=rotation, activations=self.activations)
 
 
 @checked_class

@@ -139,7 +139,7 @@ def measure(
     }  # fmt: skip
     return Report(
         model.name, processor(), get_num_threads(), prefill, decode, batch, read,
-        session.config.cache_bytes * session.caches[0].dtype.nbytes * session.capacity * batch, rows,
+        session.nbytes, rows,
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _energy(session: Session, prefill: int, decode: int, meter: EnergyMeter) -> 
 
     def again() -> None:
         for slot in range(session.slots):
-            session.truncate(slot, prefill)
+            session.truncate(slot, session.reusable(slot, prefill))
         _decode(session, 0, decode)
 
     reading = meter.window(again)
