@@ -59,7 +59,7 @@ def unpack(packed: Array, k: int) -> Array:
     return _SPREAD[packed].view(np.uint8)[:, :k]
 
 
-def as_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
+def as_matrix(shape: tuple[int, ...]) -> Any:
     """Return the shape of a stack of matrices as that of one, its rows one below the other; others as they are."""
     return (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape
 

@@ -100,8 +100,8 @@ def assemble(config: Config, source: Source, context: int | None = None) -> Netw
         blocks = tuple(pool.map(block, range(config.layers)))
     last = RMSNorm(source.vector("model.norm.weight", config.hidden_size), config.eps)
     table, multiplier = source.embedding(), description.embedding_multiplier
-    packed = isinstance(table, QuantLinear)
-    embedding = QuantEmbedding(table, multiplier) if packed else Embedding(table, multiplier)
+    kind = QuantEmbedding if isinstance(table, QuantLinear) else Embedding
+    embedding = kind(table, multiplier)  # type: ignore[arg-type]
     return Network(embedding, ropes, blocks, Head(last, source.head(), description.logits_multiplier), parts)
 
 
