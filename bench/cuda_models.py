@@ -20,6 +20,7 @@ from tritium import quant
 from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 from tritium.models.config import Config
 from tritium.models.load import Model
+from tritium.models.parts import Plain, Product
 from tritium.models.session import Session, programs
 from tritium.models.weights import Network, Source, assemble, make_head
 from tritium.nn.linear import BitLinear, unpacked
@@ -126,15 +127,16 @@ def random_network(config: Config, seed: int) -> Network:
     """Parts of random weights, made ready on the GPU; the head is int8."""
     draw = np.random.default_rng(seed)
 
-    def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> BitLinear:
+    def linear(p: Product, norm: tt.Tensor | None) -> BitLinear:
+        rows, columns = p.rows, p.columns
         codes = FOUR[draw.integers(0, 256, (rows, columns // 4), np.uint8)]
         scale = tt.asarray(np.float32((2 / columns) ** 0.5), device="cuda")
         return BitLinear(
             quant.Quantized("ternary", unpacked(tt.asarray(codes, device="cpu"), (rows, columns)).to("cuda"), scale)
         )
 
-    def vector(name: str, size: int) -> tt.Tensor:
-        return tt.ones((size,), device="cuda")
+    def plain(p: Plain) -> tt.Tensor:
+        return tt.ones(p.shape, device="cuda")
 
     numbers = (
         torch.randn((config.vocab_size, config.hidden_size), dtype=torch.float16, device="cuda")
@@ -144,7 +146,7 @@ def random_network(config: Config, seed: int) -> Network:
     before = tt.default_device()
     tt.set_default_device("cuda")  # what a network makes by itself: the frequencies of its positions
     try:
-        return assemble(config, Source(linear, vector, lambda: table, lambda: make_head(table, "int8")))
+        return assemble(config, Source(linear, plain, lambda: table, lambda: make_head(table, "int8")))
     finally:
         tt.set_default_device(None if before.device.type == "cpu" else before.device)
 

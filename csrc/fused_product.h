@@ -28,7 +28,7 @@ struct FusedProduct {
   int operand[kProductOperands];  // which input of the call each is; -1: not given, or made by `before`
   DType x_dtype = DType::f32;     // of the left operand, where `before` makes it
   int x_ndim = 0;
-  std::int64_t x_shape[kMaxDims];
+  std::int64_t x_width = 0;       // its last size; the others are those of the result
   Taped before, after;            // the first input of `after` is the product's result
 };
 

@@ -5,6 +5,7 @@ Knows nothing of a tokenizer: a token is a byte, and byte 0 stands before each c
     apt-get install bible-kjv bible-kjv-text                 # the King James Bible, public domain, 4.4 MB
     python examples/train_bytes.py --out kjv                 # trains, prints samples, writes kjv/
     python examples/train_bytes.py --float                   # the same network with plain f32 layers, to compare
+    python examples/train_bytes.py --group 128 --activations float --out g128    # weight-only: a scale for each 128 columns
     python examples/train_bytes.py --text book.txt --out x   # any other text
 
 The recipe is BitNet b1.58's: latent weights in f32, straight-through estimators, AdamW with betas 0.9 and 0.95, no moving
@@ -27,8 +28,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +127,7 @@ class Shape:
 
 
 class Attention(nn.Module):
-    def __init__(self, s: Shape, linear: type[nn.Linear]) -> None:
+    def __init__(self, s: Shape, linear: Callable[..., nn.Linear]) -> None:
         super().__init__()
         self.size = s.hidden // s.heads
         self.q_proj = linear(s.hidden, s.hidden, bias=False)
@@ -142,7 +144,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, s: Shape, linear: type[nn.Linear]) -> None:
+    def __init__(self, s: Shape, linear: Callable[..., nn.Linear]) -> None:
         super().__init__()
         self.gate_proj = linear(s.hidden, s.intermediate, bias=False)
         self.up_proj = linear(s.hidden, s.intermediate, bias=False)
@@ -154,7 +156,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, s: Shape, linear: type[nn.Linear], dropout: float) -> None:
+    def __init__(self, s: Shape, linear: Callable[..., nn.Linear], dropout: float) -> None:
         super().__init__()
         self.input_layernorm = nn.RMSNorm(s.hidden, eps=1e-5)
         self.self_attn = Attention(s, linear)
@@ -170,9 +172,8 @@ class Layer(nn.Module):
 class Network(nn.Module):
     """Bytes [batch, time] in, logits [batch, time, 256] out."""
 
-    def __init__(self, s: Shape, *, ternary: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, s: Shape, *, linear: Callable[..., nn.Linear] = BitLinear, dropout: float = 0.0) -> None:
         super().__init__()
-        linear = BitLinear if ternary else nn.Linear
         self.config = s.config()
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(256, s.hidden),
@@ -311,8 +312,19 @@ def options(given: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--text", type=Path, help="a UTF-8 text file (default: what Debian's bible-kjv-text holds)")
-    add("--out", type=Path, help="write the model here: hf/, model.i2_s.gguf, weights.pt, log.json")
+    add(
+        "--out",
+        type=Path,
+        help="write the model here: hf/, model.i2_s.gguf (with groups model.q2_0.gguf), weights.pt, log.json",
+    )
     add("--float", action="store_true", help="plain f32 linear layers; nothing is exported but weights.pt and log.json")
+    add("--group", type=int, default=0, help="columns that share a scale; 0 for one scale for each matrix (0)")
+    add(
+        "--activations",
+        choices=("token", "group", "float"),
+        default="token",
+        help="int8 by token or group, or floats (token)",
+    )
     add("--steps", type=int, help="steps of training")
     add("--batch", type=int, help="windows in a step")
     add(
@@ -360,7 +372,8 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     text = read_text(args.text)
     learn, held = (tensor_of(part, args.device) for part in split(text))
     shape = Shape(**{name: getattr(args, name) for name in asdict(Shape())})
-    model = Network(shape, ternary=not args.float, dropout=args.dropout).to(args.device)
+    linear = nn.Linear if args.float else partial(BitLinear, group=args.group, activations=args.activations)
+    model = Network(shape, linear=linear, dropout=args.dropout).to(args.device)
     count = sum(p.numel() for p in model.parameters())
     print(
         json.dumps(
@@ -399,8 +412,10 @@ def write(out: Path, model: Network, log: dict[str, Any]) -> None:
     torch.save(model.state_dict(), out / "weights.pt")
     (out / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
     if log["kind"] == "ternary":
-        export(model, out / "hf", tokenizer=byte_tokenizer(), overwrite=True)
-        export(model, out / "model.i2_s.gguf", format="i2_s", tokenizer=byte_tokenizer(), overwrite=True)
+        grouped = bool(log["settings"]["group"])
+        name, form = ("model.q2_0.gguf", "q2_0") if grouped else ("model.i2_s.gguf", "i2_s")
+        export(model, out / "hf", format="f16" if grouped else "hf", tokenizer=byte_tokenizer(), overwrite=True)
+        export(model, out / name, format=form, tokenizer=byte_tokenizer(), overwrite=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 //   few tokens      VNNI, see vnni.h
 //   up to 16 or 64  `Piece`: 16 tokens, all views of a unit; masked views go through a small ring, some units ahead
 //   more            `Blocks`: views or codes unpacked into L2; 32 tokens x 2 vectors of 16 rows in four registers
-// Knows nothing of formats beyond views.h. Groups must be whole units of 64 k.
+// Knows nothing of formats beyond views.h. Groups are whole units of 64 k; other
+// multiples of 16 k, and few tokens, are left to VNNI.
 #include "entries.h"
 #include "tiles.h"
 #include "vnni.h"
@@ -31,6 +32,7 @@ TRITIUM_INLINE void each(const Fn& f) {
 
 template <class F>
 struct Piece {
+  using L = Zmm;
   static constexpr Coding coding = F::coding;
   static constexpr Layout layout = kPanels;
   static constexpr int blocks = F::views >= 4 ? 1 : 4 / F::views, tokens = 16;
@@ -72,14 +74,20 @@ struct Piece {
     dot_tile<I, kSums, weights>();
   }
 
-  static void sums(const uint8_t* w, int64_t w_row, int count, int64_t units, const int8_t* q, int64_t, int now,
-                   int32_t* to) {
+  // Sums over `span` units at a time: done(0), done(1), … when they are in the registers.
+  template <class Done>
+  TRITIUM_INLINE static void pass(const uint8_t* w, int64_t w_row, int count, int64_t units, int64_t span, const int8_t* q,
+                                  const Done& done) {
     alignas(64) uint8_t ring[kRing * kDerived * kTile + 1];
-    each<kSums>([&](auto i) { zero_tile<i>(); });
     for (int64_t u = 0; u < least(kUnitsAhead, units); ++u) {
       derive(w + u * kTile, w_row, count, ring + u % kRing * kDerived * kTile);
     }
+    int64_t left = 0, index = 0;
     for (int64_t u = 0; u < units; ++u, q += 16 * kUnit) {
+      if (left == 0) {
+        each<kSums>([&](auto i) { zero_tile<i>(); });
+        left = span;
+      }
       const int64_t next = u + kUnitsAhead;
       const uint8_t* const derived = ring + u % kRing * kDerived * kTile;
       // The tiles that are there already first: meanwhile the views of a later unit are made.
@@ -92,22 +100,44 @@ struct Piece {
         constexpr int v = i % F::views, slot = i / F::views * (F::views - 1) + (v < F::raw ? v : v - 1);
         if constexpr (v != F::raw) add<i>(derived + slot * kTile, i / F::views < count);
       });
+      if (--left == 0 || u + 1 == units) done(index++);
     }
-    finish(count, now, to);
   }
 
-  // Sums over views to sums over fields, token by token.
-  static void finish(int count, int now, int32_t* to) {
-    Zmm::Sum views[kSums][16];
-    each<kSums>([&](auto i) { store_tile<i>(views[i], 64); });
-    for (int t = 0; t < now; ++t) {
-      for (int b = 0; b < count; ++b) {
-        Zmm::Sum sum[F::views];
-        for (int v = 0; v < F::views; ++v) sum[v] = views[b * F::views + v][t];
-        F::solve(sum);
-        for (int f = 0; f < F::fields; ++f) Zmm::store(to + t * rows + b * coding.rows + 16 * f, sum[f]);
-      }
+  // put(row, sum) with the sums over fields of token t, from those over views.
+  template <class Put>
+  TRITIUM_INLINE static void solve(const Zmm::Sum (&views)[kSums][16], int count, int t, const Put& put) {
+    for (int b = 0; b < count; ++b) {
+      Zmm::Sum sum[F::views];
+      TRITIUM_UNROLL
+      for (int v = 0; v < F::views; ++v) sum[v] = views[b * F::views + v][t];
+      F::solve(sum);
+      TRITIUM_UNROLL
+      for (int f = 0; f < F::fields; ++f) put(b * coding.rows + 16 * f, sum[f]);
     }
+  }
+
+  static void sums(const uint8_t* w, int64_t w_row, int count, int64_t units, const int8_t* q, int64_t, int now,
+                   int32_t* to) {
+    pass(w, w_row, count, units, units, q, [&](int64_t) {
+      Zmm::Sum views[kSums][16];
+      each<kSums>([&](auto i) { store_tile<i>(views[i], 64); });
+      for (int t = 0; t < now; ++t) {
+        solve(views, count, t, [&](int row, Zmm::Sum sum) { Zmm::store(to + t * rows + row, sum); });
+      }
+    });
+  }
+
+  static void groups(const GroupRun& r) {
+    const int64_t units = ceil_div((r.count - 1) * r.lines + r.last_lines, kLines);
+    pass(r.w, r.w_row, r.blocks, units, r.lines / kLines, r.q, [&](int64_t j) {
+      Zmm::Sum views[kSums][16];
+      each<kSums>([&](auto i) { store_tile<i>(views[i], 64); });
+      for (int t = 0; t < r.tokens; ++t) {
+        const Term term = term_of(r, coding, t, j);
+        solve(views, r.blocks, t, [&](int row, Zmm::Sum sum) { add_term<Zmm, rows>(r, term, t, j, row, sum); });
+      }
+    });
   }
 };
 
@@ -306,19 +336,21 @@ struct Blocks {
 };
 
 template <class F>
-Plan plan_of(int64_t m, bool grouped) {
+Plan plan_of(const Product& p, int64_t m) {
   constexpr int64_t kFew = 8, kMany = F::views > F::fields ? 17 : 65;
+  if (p.grouped && (m < kFew || p.group % kUnit != 0)) return vnni_plan<Zmm, F>(p, m);
+  if (p.grouped) return {kPanels, stream_groups<Piece<F>>};
   if (m < kFew) return {{}, stream<Direct<Zmm, F>>};
-  if (m < kMany || grouped) return {kPanels, stream<Piece<F>>};
+  if (m < kMany) return {kPanels, stream<Piece<F>>};
   return {kPanels, Blocks<F>::run};
 }
 
-Plan plan(DType format, int64_t m, bool grouped) {
-  switch (format) {
-    case DType::tern2_r64: return plan_of<Tern2R64>(m, grouped);
-    case DType::tern5_r80: return plan_of<Tern5R80>(m, grouped);
-    case DType::i4_r32: return plan_of<I4R32>(m, grouped);
-    default: return plan_of<I8R16>(m, grouped);
+Plan plan(const Product& p, int64_t m) {
+  switch (p.format) {
+    case DType::tern2_r64: return plan_of<Tern2R64>(p, m);
+    case DType::tern5_r80: return plan_of<Tern5R80>(p, m);
+    case DType::i4_r32: return plan_of<I4R32>(p, m);
+    default: return plan_of<I8R16>(p, m);
   }
 }
 

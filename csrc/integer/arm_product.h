@@ -51,9 +51,8 @@ struct Chunk {
         group_scales(space) {
     load_scales(p, row, rows, scales);
     if (!p.grouped) return;
-    for (int64_t r = 0; r < kChunkRows; ++r) {
-      const char* const from = p.scale + (row + least(r, rows - 1)) * p.scale_row;
-      for (int64_t g = 0; g < p.groups; ++g) space[g * kChunkRows + r] = at<float>(from + g * p.scale_group);
+    for (int64_t g = 0; g < p.groups; g += kBlock) {
+      load_group_scales(p, row, rows, g, least(kBlock, p.groups - g), space + g * kChunkRows, kChunkRows);
     }
   }
 };
@@ -72,12 +71,23 @@ inline void token_sums(const Product& p, const Panel& panel, int64_t g, int32_t*
   for (int c = 0; c < panel.width; ++c) sums[c] = c < panel.count ? p.sum(panel.first + c, g) : 0;
 }
 
-// total[r] = total[r] + float(sums[r]) * scale[r]: the pinned step from one group to the next. rows: a multiple of 4.
-TRITIUM_INLINE void add_group(const int32_t* sums, const float* scale, float* total, int rows) {
+// block[r] = block[r] + float(sums[r]) * scale[r] (* the activations' scale of group g): the pinned step from one group to
+// the next. rows: a multiple of 4.
+TRITIUM_INLINE void add_group(const Product& p, int64_t t, int64_t g, const int32_t* sums, const float* scale,
+                              float* block, int rows) {
+  const float32x4_t by = vdupq_n_f32(p.by_group ? p.a.scales[t * p.groups + g] : 0.0f);
   for (int r = 0; r < rows; r += 4) {
-    const float32x4_t part = vmulq_f32(vcvtq_f32_s32(vld1q_s32(sums + r)), vld1q_f32(scale + r));
-    vst1q_f32(total + r, vaddq_f32(vld1q_f32(total + r), part));
+    float32x4_t part = vmulq_f32(vcvtq_f32_s32(vld1q_s32(sums + r)), vld1q_f32(scale + r));
+    if (p.by_group) part = vmulq_f32(part, by);
+    vst1q_f32(block + r, vaddq_f32(vld1q_f32(block + r), part));
   }
+}
+
+// After the last group of a block of columns: the block is added to the total, and is 0 again.
+TRITIUM_INLINE void end_group(const Product& p, int64_t g, float* block, float* total, int64_t n) {
+  if ((g + 1) % p.block_groups() != 0 && g + 1 < p.groups) return;
+  add_block(total, block, n, g < p.block_groups());
+  std::memset(block, 0, static_cast<std::size_t>(n) * 4);
 }
 
 // put_sums, straight from registers where results are f32 side by side: 5 instructions less for each.
@@ -109,7 +119,7 @@ void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk,
     }
     return;
   }
-  alignas(64) float total[kMaxWidth * kChunkRows] = {};
+  alignas(64) float block[kMaxWidth * kChunkRows] = {}, total[kMaxWidth * kChunkRows] = {};
   for (int64_t g = 0; g < depth.groups; ++g) {
     const int64_t k0 = depth.begin(g);
     Blocks w = chunk.w;
@@ -117,9 +127,10 @@ void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk,
     token_sums(p, panel, g, sums);
     U::template sums<F>(w, y + k0 * panel.width, panel.width, depth.length(g), sums, s);
     for (int c = 0; c < panel.count; ++c) {
-      add_group(s + c * kChunkRows, chunk.group_scales + g * kChunkRows, total + c * kChunkRows,
+      add_group(p, panel.first + c, g, s + c * kChunkRows, chunk.group_scales + g * kChunkRows, block + c * kChunkRows,
                 chunk.w.blocks * F::kRows);
     }
+    end_group(p, g, block, total, panel.count * kChunkRows);
   }
   for (int c = 0; c < panel.count; ++c) {
     put_grouped(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, total + c * kChunkRows);
@@ -134,7 +145,7 @@ struct Tiles {
   int8_t* data;  // [tile][8 * k]
   int count;
   alignas(64) int32_t sums[kMost][kTileWidth * 8];
-  alignas(64) float totals[kMost][kTileWidth * 8];
+  alignas(64) float parts[kMost][kTileWidth * 8], totals[kMost][kTileWidth * 8];  // of a block; of all
 
   // The first row of a tile in the chunk.
   static int row(int tile) {
@@ -159,8 +170,10 @@ void tiled_sums(const Product& p, const Depth& depth, const Chunk<F>& chunk, Til
       U::tile_sums(tile + k * 8, y + k * panel.width, panel.width, depth.length(g), sums);
       for (int c = 0; c < panel.count; ++c) {
         U::tile_rows(sums, c, rows);
-        add_group(rows, chunk.group_scales + g * kChunkRows + tiles.row(t), tiles.totals[t] + c * 8, 8);
+        add_group(p, panel.first + c, g, rows, chunk.group_scales + g * kChunkRows + tiles.row(t), tiles.parts[t] + c * 8,
+                  8);
       }
+      end_group(p, g, tiles.parts[t], tiles.totals[t], kTileWidth * 8);
     }
   }
 }
@@ -170,7 +183,7 @@ template <class U, class F>
 void tiled_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk, Tiles<F>& tiles, const Panel& panel,
                  const int8_t* y) {
   std::memset(tiles.sums, 0, sizeof(tiles.sums));
-  if (p.grouped) std::memset(tiles.totals, 0, sizeof(tiles.totals));
+  if (p.grouped) std::memset(tiles.parts, 0, sizeof(tiles.parts));
   // Pieces of about the same length, and of whole groups.
   const int64_t piece = whole(ceil_div(depth.k, ceil_div(depth.k, kTileK)), p.grouped ? depth.group : 16);
   for (int64_t k = 0; k < depth.k; k += piece) {

@@ -113,7 +113,7 @@ struct Unit {
   static void tile_rows(const int32_t* c, int token, int32_t* to) { std::memcpy(to, c + token * 8, 32); }
 };
 
-Plan plan(DType format, std::int64_t, bool) { return plan_of<Unit>(format); }
+Plan plan(const Product& p, std::int64_t) { return plan_of<Unit>(p.format); }
 
 }  // namespace
 

@@ -17,8 +17,8 @@ struct Plan {
   void (*run)(const Product&);
 };
 
-// Defined by the kernel file. `grouped` products have groups of whole units.
-Plan plan(DType format, std::int64_t m, bool grouped);
+// Defined by the kernel file. m: tokens of the whole call.
+Plan plan(const Product& p, std::int64_t m);
 
 // Without columns every sum is 0.
 void run_empty(const Product& p) {
@@ -39,11 +39,11 @@ void run_product(Product& p, const RowList& x, const RowList& y) {
   if (x.count == 0 || p.n == 0) return;
   p.out = &y;
   p.units = ceil_div(p.k, kUnit);
-  const Plan how = p.k == 0 ? Plan{{}, run_empty} : plan(p.format, x.count, p.grouped);
+  const Plan how = p.k == 0 ? Plan{{}, run_empty} : plan(p, x.count);
   std::int64_t slab = whole(kSlabBytes / ((p.units + 1) * kUnit) + 1, kUnit);
   for (p.first = 0; p.first < x.count; p.first += p.m) {
     p.m = least(slab, x.count - p.first);
-    const ActivationPlan needs{how.layout, p.m, p.units, p.groups};
+    const ActivationPlan needs{how.layout, p.m, p.units, p.groups, p.scale_count()};
     const Workspace space(needs.bytes(), slab > kUnit ? Need::may : Need::must);
     if (needs.bytes() > 0 && !space.data()) {  // fewer tokens at a time need less
       slab = whole(slab / 2, kUnit);
@@ -77,23 +77,36 @@ void integer_matmul(const Call& call) {
 }
 
 // x[..., K], w[N, K], scale () or (N,) or (N, G), bias (N,) or none -> [..., N] of x's dtype.
-void quantized_matmul(const Call& call) {
+Product scaled_product(const Call& call) {
   Product p = product_of(call.in[0], call.in[1]);
   const View& scale = call.in[2];
   const bool biased = call.nin > 3 && call.in[3].data != nullptr;
   const std::int64_t group = call.attrs->whole[0];
   p.grouped = group > 0;
   if (p.grouped) {
-    p.group = group;
-    p.groups = ceil_div(p.k, group);
+    p.group = least(group, most(p.k, 1));
+    p.groups = ceil_div(p.k, p.group);
   }
   p.scale = scale.data;
+  p.scale_type = scale.dtype;
   p.scale_row = scale.ndim > 0 && scale.shape[0] != 1 ? scale.strides[0] : 0;
   p.scale_group = scale.ndim > 1 && scale.shape[1] != 1 ? scale.strides[1] : 0;
   p.bias = biased ? call.in[3].data : nullptr;
   p.bias_step = biased ? call.in[3].strides[0] : 0;
   p.after = call.attrs->after;
   p.before = call.attrs->before;
+  return p;
+}
+
+void quantized_matmul(const Call& call) {
+  Product p = scaled_product(call);
+  run_product(p, RowList(call.in[0]), RowList(*call.out));
+}
+
+// With a scale for each group of a token's activations too.
+void quantized_matmul_group(const Call& call) {
+  Product p = scaled_product(call);
+  p.by_group = true;
   run_product(p, RowList(call.in[0]), RowList(*call.out));
 }
 
@@ -102,6 +115,7 @@ Table products() {
   static constexpr Entry entries[] = {
       {"integer_matmul", integer_matmul, Formats, "", 1},
       {"quantized_matmul", quantized_matmul, Formats, "group", 1},
+      {"quantized_matmul_group", quantized_matmul_group, Formats, "group", 1},
   };
   return {entries, sizeof(entries) / sizeof(entries[0])};
 }

@@ -156,7 +156,7 @@ struct Unit {
   }
 };
 
-Plan plan(DType format, std::int64_t, bool) { return plan_of<Unit>(format); }
+Plan plan(const Product& p, std::int64_t) { return plan_of<Unit>(p.format); }
 
 }  // namespace
 

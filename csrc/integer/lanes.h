@@ -30,12 +30,18 @@ TRITIUM_INLINE std::int32_t four(const std::int8_t* q) {
 struct Ymm {
   using V = __m256i;
   using Sum = std::int32_t __attribute__((vector_size(32)));
+  using Float = float __attribute__((vector_size(32)));
+  static constexpr int kFloats = 8;
   static constexpr int kHalves = 2;  // vectors in a line of 64 bytes
   static constexpr int kSums = 10;   // sums that fit in registers beside the rest
   TRITIUM_INLINE static V load(const void* p) { return _mm256_load_si256(static_cast<const V*>(p)); }
   TRITIUM_INLINE static void store(void* p, V v) { _mm256_store_si256(static_cast<V*>(p), v); }
   TRITIUM_INLINE static void store(void* p, Sum s) { *static_cast<Sum*>(p) = s; }
   TRITIUM_INLINE static V same(const std::int8_t* q) { return _mm256_set1_epi32(four(q)); }
+  // Half floats as f32.
+  TRITIUM_INLINE static Float widen(const void* p) {
+    return reinterpret_cast<Float>(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+  }
   TRITIUM_INLINE static V masked(V v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
   TRITIUM_INLINE static V add8(V a, V b) { return _mm256_add_epi8(a, b); }
   template <int N>
@@ -59,12 +65,17 @@ struct Ymm {
 struct Zmm {
   using V = __m512i;
   using Sum = std::int32_t __attribute__((vector_size(64)));
+  using Float = float __attribute__((vector_size(64)));
+  static constexpr int kFloats = 16;
   static constexpr int kHalves = 1;
   static constexpr int kSums = 24;
   TRITIUM_INLINE static V load(const void* p) { return _mm512_load_si512(p); }
   TRITIUM_INLINE static void store(void* p, V v) { _mm512_store_si512(p, v); }
   TRITIUM_INLINE static void store(void* p, Sum s) { *static_cast<Sum*>(p) = s; }
   TRITIUM_INLINE static V same(const std::int8_t* q) { return _mm512_set1_epi32(four(q)); }
+  TRITIUM_INLINE static Float widen(const void* p) {
+    return reinterpret_cast<Float>(_mm512_maskz_cvtph_ps(0xffffu, _mm256_loadu_si256(static_cast<const __m256i*>(p))));
+  }
   TRITIUM_INLINE static V masked(V v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
   TRITIUM_INLINE static V add8(V a, V b) { return _mm512_add_epi8(a, b); }
   template <int N>

@@ -12,6 +12,7 @@ namespace tritium::TRITIUM_ISA {
 
 constexpr std::int64_t kUnit = 64;  // k come in units; the last one is filled up with activations of 0
 constexpr int kMaxRows = 80;        // rows that a kernel gives sums of at once
+constexpr std::int64_t kBlock = 1024;  // columns whose groups are added before blocks are added to each other
 
 TRITIUM_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 TRITIUM_INLINE std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
@@ -66,7 +67,7 @@ struct Activations {
   std::int64_t panel_bytes;  // an odd multiple of 64 for plain rows: rows 4096 bytes apart would share one set of L1
   Layout layout;
   std::int32_t* sums;  // [token][group]: the sum of the group's q
-  float* scales;       // [token]
+  float* scales;       // [token], or [token][group] where each group of a token has its own
 
   // The activations from token t on, a multiple of the panel, and from the given unit of 64 k on.
   const std::int8_t* at(std::int64_t t, std::int64_t unit) const {
@@ -78,15 +79,18 @@ struct Product {
   std::int64_t m, n, k;       // tokens, rows and columns of w
   std::int64_t group, groups;  // k that share a scale, and how many times; not grouped: all k, once
   bool grouped;
+  bool by_group;  // activations have a scale for each group too
   std::int64_t units;         // of 64 k
   DType format;
   const View* weights;
   const std::uint8_t* w;
   std::int64_t w_row;  // bytes between rows, of formats packed along a row; between blocks of rows, of tiled ones
   Activations a;
-  // y = float(sum) * (token scale * w scale) + bias; grouped: (0 + float(sum_0) * w scale_0 + …) * token scale + bias.
+  // y = float(sum) * (token scale * w scale) + bias; grouped: (block_0 + block_1 + …) * token scale + bias, of blocks of
+  // columns that are 0 + float(sum_j) * w scale_j + …; by group: each of these terms * activation scale_j instead.
   // Every step is one f32 operation, in this order. Without scales the sums themselves are the result.
   const char* scale;  // nullptr: none
+  DType scale_type;   // f32 or f16
   std::int64_t scale_row, scale_group;
   const char* bias;  // nullptr: none
   std::int64_t bias_step;
@@ -95,7 +99,9 @@ struct Product {
   const Epilogue* after;   // nullptr: results go to `out`
   const Prologue* before;  // nullptr: activations are made from memory
 
-  std::int64_t group_units() const { return groups > 1 ? group / kUnit : units; }
+  std::int64_t block_groups() const { return most(1, kBlock / group); }
+  std::int64_t blocks() const { return ceil_div(groups, block_groups()); }
+  std::int64_t scale_count() const { return by_group ? groups : 1; }  // of activations, for each token
   std::int32_t sum(std::int64_t t, std::int64_t g) const { return a.sums[t * groups + g]; }
 };
 
@@ -120,19 +126,38 @@ struct RowScales {
   bool biased = false;
 };
 
-inline void gather_floats(const char* from, std::int64_t step, float* to, std::int64_t n) {
+inline void gather_floats(DType type, const char* from, std::int64_t step, float* to, std::int64_t n) {
   if (step == 0) {
-    const float same = at<float>(from);
+    float same;
+    gather_of<float>(type)(from, item_size(type), &same, 1);
     for (std::int64_t i = 0; i < n; ++i) to[i] = same;
   } else {
-    gather_as<float, float>(from, step, to, n);
+    gather_of<float>(type)(from, step, to, n);
+  }
+}
+
+// to[j * stride + r] = the scale of group first + j and row + r; rows up to `stride` repeat the last one.
+inline void load_group_scales(const Product& p, std::int64_t row, std::int64_t rows, std::int64_t first,
+                              std::int64_t count, float* to, std::int64_t stride) {
+  const char* from = p.scale + row * p.scale_row + first * p.scale_group;
+  if (p.scale_row == item_size(p.scale_type) || p.scale_row == 0) {  // rows side by side: as layers keep them
+    for (std::int64_t j = 0; j < count; ++j, from += p.scale_group, to += stride) {
+      gather_floats(p.scale_type, from, p.scale_row, to, rows);
+      for (std::int64_t r = rows; r < stride; ++r) to[r] = to[rows - 1];
+    }
+    return;
+  }
+  float mine[kBlock];  // groups have at least one column
+  for (std::int64_t r = 0; r < stride; ++r) {
+    gather_floats(p.scale_type, from + least(r, rows - 1) * p.scale_row, p.scale_group, mine, count);
+    for (std::int64_t j = 0; j < count; ++j) to[j * stride + r] = mine[j];
   }
 }
 
 inline void load_scales(const Product& p, std::int64_t row, std::int64_t rows, RowScales& to) {
-  if (p.scale && !p.grouped) gather_floats(p.scale + row * p.scale_row, p.scale_row, to.scale, rows);
+  if (p.scale && !p.grouped) gather_floats(p.scale_type, p.scale + row * p.scale_row, p.scale_row, to.scale, rows);
   to.biased = p.bias != nullptr;
-  if (to.biased) gather_floats(p.bias + row * p.bias_step, p.bias_step, to.bias, rows);
+  if (to.biased) gather_floats(DType::f32, p.bias + row * p.bias_step, p.bias_step, to.bias, rows);
 }
 
 // Where rows [row, …) of the results of token t go, and whether a kernel may write T there as it does elsewhere.
@@ -195,9 +220,19 @@ inline void put_sums(const Product& p, std::int64_t t, std::int64_t row, std::in
   put_floats(p, t, row, rows, s, [&](std::int64_t r) { return scaled(sums[r], token, s.scale[r]); });
 }
 
+// total = the first block, or total + block: the pinned step from one block of columns to the next.
+TRITIUM_INLINE void add_block(float* total, const float* block, std::int64_t n, bool first) {
+  if (first) {
+    __builtin_memcpy(total, block, static_cast<std::size_t>(n) * 4);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) total[i] = total[i] + block[i];
+  }
+}
+
 // The results of token t from the sums over its groups, each already times its scale.
 inline void put_grouped(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
                         const float* total) {
+  if (p.by_group) return put_floats(p, t, row, rows, s, [&](std::int64_t r) { return total[r]; });
   const float token = p.a.scales[t];
   put_floats(p, t, row, rows, s, [&](std::int64_t r) { return total[r] * token; });
 }

@@ -58,6 +58,15 @@ inline float quantize_token(const float* x, std::int64_t k, std::int64_t group, 
   return amax / 127.0f;
 }
 
+// The same with a scale for each group.
+inline void quantize_groups(const float* x, std::int64_t k, std::int64_t group, std::int64_t groups, std::int8_t* q,
+                            std::int32_t* sums, float* scales) {
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const std::int64_t at = g * group;
+    scales[g] = quantize_token(x + at, least(group, k - at), group, 1, q + at, sums + g);
+  }
+}
+
 // The elements of a row as f32: where they lie, or gathered into `buffer`.
 inline const float* floats_of(const RowList& x, std::int64_t row, float* buffer) {
   if (x.type == DType::f32 && (x.step == 4 || x.length == 1)) return reinterpret_cast<const float*>(x.row(row));
@@ -82,13 +91,13 @@ inline void copy_bytes(const RowList& x, std::int64_t row, std::int8_t* to) {
 // How much memory the activations of a product need, and which part is what.
 struct ActivationPlan {
   Layout layout;
-  std::int64_t m, units, groups;
+  std::int64_t m, units, groups, scales;  // scales: of one token
 
   std::int64_t panel_bytes() const {
     return layout.panel == 1 ? (units | 1) * kUnit : units * kUnit * layout.panel;
   }
   std::int64_t q_bytes() const { return ceil_div(m, layout.panel) * panel_bytes(); }
-  std::int64_t bytes() const { return q_bytes() + whole(m * groups * 4, kUnit) + m * 4; }
+  std::int64_t bytes() const { return q_bytes() + whole(m * groups * 4, kUnit) + m * scales * 4; }
   Activations place(char* at) const {
     char* const sums = at + q_bytes();
     char* const scales = sums + whole(m * groups * 4, kUnit);
@@ -128,7 +137,11 @@ inline void load_activations(const Product& p, const RowList& x) {
       } else {
         if (p.before) p.before->run(p.before->context, p.first + t, buffer);
         const float* const values = p.before ? buffer : floats_of(x, p.first + t, buffer);
-        a.scales[t] = quantize_token(values, p.k, p.group, p.groups, q, a.sums + t * p.groups);
+        if (p.by_group) {
+          quantize_groups(values, p.k, p.group, p.groups, q, a.sums + t * p.groups, a.scales + t * p.groups);
+        } else {
+          a.scales[t] = quantize_token(values, p.k, p.group, p.groups, q, a.sums + t * p.groups);
+        }
       }
       if (t < p.m) std::memset(q + p.k, 0, static_cast<std::size_t>(padded - p.k));
       if (panel > 1) into_panel(a, t, p.units, row);

@@ -12,7 +12,7 @@
 //   and for `blocked`
 //   static constexpr int64_t unpacked;    bytes of one unit of one call's blocks when unpacked
 //   static constexpr int64_t chunk;       units that are unpacked at a time, <= kLongest
-//   static void unpack(const uint8_t* w, int64_t w_row, int blocks, int64_t units, uint8_t* to);
+//   static void unpack(const uint8_t* w, int64_t w_row, int blocks, int64_t lines, uint8_t* to);   lines of 4 k
 //   static void unpacked_sums(const uint8_t* from, int blocks, int64_t units, const int8_t* q, int64_t panel_bytes,
 //                             int tokens, int32_t* sums);
 #pragma once
@@ -150,65 +150,6 @@ void finish_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std:
   }
 }
 
-// All of a strip for tokens [t0, t0 + tokens), grouped: sums become floats after each group.
-template <class K>
-void grouped_strip(const Product& p, const Strip<K>& strip, const float* group_scales, std::int64_t t0,
-                   std::int64_t tokens) {
-  alignas(64) std::int32_t sums[kTogether * kStripRows<K>];
-  alignas(64) float total[kTogether * kStripRows<K>];
-  for (std::int64_t i = 0; i < tokens * kStripRows<K>; ++i) total[i] = 0;
-  const std::int64_t whole_group = p.group_units();
-  for (std::int64_t g = 0; g < p.groups; ++g) {
-    const std::int64_t first = g * whole_group;
-    strip_sums<K>(p, strip, t0, tokens, first, least(whole_group, p.units - first), sums);
-    const float* const scale = group_scales + g * kStripRows<K>;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      std::int32_t* const mine = sums + t * kStripRows<K>;
-      take_offset(K::coding, p.sum(t0 + t, g), mine, strip.blocks * K::coding.rows);
-      float* const to = total + t * kStripRows<K>;
-      for (std::int64_t r = 0; r < strip.blocks * K::coding.rows; ++r) {
-        const float part = static_cast<float>(mine[r]) * scale[r];
-        to[r] = to[r] + part;
-      }
-    }
-  }
-  RowScales scales;
-  load_scales(p, strip.row, strip.rows, scales);
-  if (!p.after) {
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      put_grouped(p, t0 + t, strip.row, strip.rows, scales, total + t * kStripRows<K>);
-    }
-    return;
-  }
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    float* const mine = total + t * kStripRows<K>;
-    fill_floats(mine, strip.rows, scales, [&](std::int64_t r) { return mine[r] * p.a.scales[t0 + t]; });
-  }
-  hand_over(p, t0, tokens, strip.row, strip.rows, total, kStripRows<K>);
-}
-
-template <class K>
-void stream_grouped(const Product& p) {
-  const std::int64_t strips = ceil_div(p.n, kStripRows<K>);
-  const std::int64_t work = p.m * p.k * kStripRows<K>;
-  parallel_for(strips, kPieceWork * least(p.m, 4) / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-    const Workspace space(p.groups * kStripRows<K> * 4, Need::must);
-    float* const scales = space.as<float>();
-    K::enter(p.m);
-    for (std::int64_t s = begin; s < end; ++s) {
-      const Strip<K> strip(p, s);
-      for (std::int64_t r = 0; r < kStripRows<K>; ++r) {
-        const char* from = p.scale + (strip.row + least(r, strip.rows - 1)) * p.scale_row;
-        for (std::int64_t g = 0; g < p.groups; ++g) scales[g * kStripRows<K> + r] = at<float>(from + g * p.scale_group);
-      }
-      for (std::int64_t t = 0; t < p.m; t += kTogether) {
-        grouped_strip<K>(p, strip, scales, t, least(kTogether, p.m - t));
-      }
-    }
-    K::leave();
-  });
-}
-
 // Weights split into pieces of the same number of units, wherever that ends in a strip. A strip in several pieces is
 // finished by the piece that is done last; nobody waits.
 template <class K>
@@ -271,17 +212,25 @@ class Stream {
   std::int64_t done_[kMostPieces];  // by the piece a strip begins in: units of it that are summed
 };
 
+// How many pieces are worth their threads: several for each, so that those that start late do fewer; but each costs its
+// sums of all tokens.
+struct Pieces {
+  std::int64_t count;
+
+  Pieces(const Product& p, std::int64_t bytes, std::int64_t possible) {
+    const std::int64_t work = p.m * p.n * p.k / (kPieceWork * least(p.m, 4));
+    const std::int64_t worth = least(least(bytes / kPieceBytes, work), possible);
+    const std::int64_t threads = least(num_threads(), worth), most_each = 4 / (1 + p.m / 4);
+    count = most(1, threads) * (threads > 1 ? most(1, least(most_each, worth / threads)) : 1);
+  }
+};
+
 template <class K>
 void stream(const Product& p) {
-  if (p.grouped) return stream_grouped<K>(p);
   const std::int64_t strips = ceil_div(p.n, kStripRows<K>), bytes = strips * K::blocks * p.w_row;
   const bool split = p.m <= kTogether;  // else there is enough to do without
   const std::int64_t possible = least(split ? strips * p.units : strips, kMostPieces);
-  const std::int64_t worth = least(least(bytes / kPieceBytes, p.m * p.n * p.k / (kPieceWork * least(p.m, 4))), possible);
-  // Several pieces for each thread, so that those that start late do fewer; but each costs its sums of all tokens.
-  const std::int64_t threads = least(num_threads(), worth), most_each = 4 / (1 + p.m / 4);
-  const std::int64_t each = threads > 1 ? most(1, least(most_each, worth / threads)) : 1;
-  const std::int64_t pieces = most(1, threads) * each;
+  const std::int64_t pieces = Pieces(p, bytes, possible).count;
   const Workspace space(split && pieces > 1 ? pieces * 2 * Stream<K>::slot(p) * 4 : 0, Need::must);
   Stream<K> work(p, pieces, space.as<std::int32_t>());
   parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -301,7 +250,7 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
   const std::int64_t chunks = ceil_div(p.units, K::chunk);
   for (std::int64_t c = 0; c < chunks; ++c) {
     const std::int64_t first = p.units * c / chunks, units = p.units * (c + 1) / chunks - first;
-    K::unpack(strip.w + first * unit_bytes, p.w_row, strip.blocks, units, views);
+    K::unpack(strip.w + first * unit_bytes, p.w_row, strip.blocks, units * (kUnit / 4), views);
     for (std::int64_t t = 0; t < tokens; t += K::tokens) {
       const int now = static_cast<int>(least(K::tokens, tokens - t));
       std::int32_t* const mine = chunks == 1 ? sums : kept + t * kStripRows<K>;
@@ -312,15 +261,25 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
   }
 }
 
+// The tokens of a strip in parts, each of which unpacks its weights anew.
+struct Cut {
+  std::int64_t strips, tokens, parts;
+
+  Cut(const Product& p, std::int64_t all_strips, std::int64_t step) : strips(all_strips) {
+    constexpr std::int64_t kFewest = 64, kMost = 96;  // tokens: worth unpacking for, and whose sums stay near
+    const std::int64_t cuts = most(ceil_div(p.m, kMost), least(ceil_div(4 * num_threads(), strips), p.m / kFewest));
+    tokens = whole(ceil_div(p.m, cuts), step);
+    parts = ceil_div(p.m, tokens);
+  }
+};
+
 template <class K>
 void blocked(const Product& p) {
-  constexpr std::int64_t kFewest = 64, kMost = 96;  // tokens: worth unpacking for, and whose sums stay near
-  const std::int64_t strips = ceil_div(p.n, kStripRows<K>), chunks = ceil_div(p.units, K::chunk);
-  const std::int64_t cuts = most(ceil_div(p.m, kMost), least(ceil_div(4 * num_threads(), strips), p.m / kFewest));
-  const std::int64_t tokens = whole(ceil_div(p.m, cuts), K::tokens), parts = ceil_div(p.m, tokens);
+  const Cut cut(p, ceil_div(p.n, kStripRows<K>), K::tokens);
+  const std::int64_t chunks = ceil_div(p.units, K::chunk), tokens = cut.tokens, parts = cut.parts;
   const std::int64_t views = whole(ceil_div(p.units, chunks) * K::unpacked, kUnit);
   const std::int64_t kept = chunks == 1 ? 0 : tokens * kStripRows<K> * 4;
-  parallel_for(strips * parts, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(cut.strips * parts, 1, [&](std::int64_t begin, std::int64_t end) {
     const Workspace space(views + kept, Need::must);
     K::enter(p.m);
     for (std::int64_t i = begin; i < end; ++i) {

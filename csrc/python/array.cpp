@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 namespace tritium::python {
 namespace {
@@ -24,8 +25,9 @@ Extent extent(int ndim, const int64_t* shape, const int64_t* strides) {
   return e;
 }
 
-// Reads a sequence of ints into to[0..n). Returns n, or -1 with an exception.
-int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain) {
+// Reads a sequence of ints into to[0..n). Returns n, or -1 with an exception. `plain`: it may be kept as it is; `varies`: it has
+// sizes that vary.
+int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain, bool& varies) {
   PyObject* fast = PySequence_Tuple(sequence);  // a tuple of our own: __index__ of an item may change a list
   if (!fast) {
     PyErr_Format(PyExc_TypeError, "Array: %s must be a tuple of ints, given %.100s.", what, Py_TYPE(sequence)->tp_name);
@@ -40,6 +42,11 @@ int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain) {
   }
   for (int d = 0; d < result; ++d) {
     PyObject* item = PyTuple_GET_ITEM(fast, d);
+    if (is_size(item)) {
+      varies = true;
+      if (!size_attribute(item, globals.size_traced, to[d])) result = -1;
+      continue;
+    }
     plain = plain && PyLong_CheckExact(item);
     to[d] = PyLong_AsLongLong(item);
     if (to[d] == -1 && PyErr_Occurred()) result = -1;
@@ -155,15 +162,15 @@ PyObject* array_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   const int code = dtype_code(dtype);
   if (code == -2) return nullptr;
   int64_t dims[kMaxDims], steps[kMaxDims];
-  bool plain_shape, plain_strides = false;
-  const int ndim = read_ints(shape, "shape", dims, plain_shape);
+  bool plain_shape, plain_strides = false, varies = false;
+  const int ndim = read_ints(shape, "shape", dims, plain_shape, varies);
   if (ndim < 0) return nullptr;
   const int64_t size = count_elements(ndim, dims);
   if (size < 0) return nullptr;
   if (strides == Py_None) {
     contiguous_strides(ndim, dims, code, steps);
   } else {
-    const int count = read_ints(strides, "strides", steps, plain_strides);
+    const int count = read_ints(strides, "strides", steps, plain_strides, varies);
     if (count < 0) return nullptr;
     if (count != ndim)
       return PyErr_Format(PyExc_ValueError, "Array: %d sizes but %d strides were given.", ndim, count);
@@ -182,6 +189,7 @@ PyObject* array_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   std::copy_n(dims, ndim, a->shape());
   std::copy_n(steps, ndim, a->strides());
   a->contiguous = is_contiguous(ndim, dims, steps, code);
+  a->varies = varies;
   if (plain_shape) Py_INCREF(a->shape_tuple = shape);
   if (plain_strides) Py_INCREF(a->strides_tuple = strides);
   if (a->usable() && !check_inside(a)) {
@@ -240,8 +248,26 @@ PyObject* bytes_of(Array* a, int64_t elements) {
   return a->code >= 0 ? PyLong_FromLongLong(span(a->code, elements)) : packed_bytes(a, elements);
 }
 
+PyObject* get_size(PyObject* self, void*) {
+  Array* a = as_array(self);
+  if (!a->varies || !a->shape_tuple) return PyLong_FromLongLong(a->size);
+  PyObject* product = PyLong_FromLong(1);
+  for (Py_ssize_t d = 0; product && d < a->ndim(); ++d) {
+    PyObject* before = product;
+    product = PyNumber_Multiply(before, PyTuple_GET_ITEM(a->shape_tuple, d));
+    Py_DECREF(before);
+  }
+  return product;
+}
+
 PyObject* get_nbytes(PyObject* self, void*) {
   Array* a = as_array(self);
+  if (a->varies) {
+    PyObject* spec = PyObject_GetAttrString(self, "spec");
+    PyObject* nbytes = spec ? PyObject_GetAttrString(spec, "nbytes") : nullptr;
+    Py_XDECREF(spec);
+    return nbytes;
+  }
   int64_t ignored[kMaxDims];
   const bool packed = a->code >= 0 && !is_plain(static_cast<DType>(a->code)) && a->size > 0;
   return bytes_of(a, packed ? contiguous_strides(a->ndim(), a->shape(), a->code, ignored) : a->size);
@@ -267,6 +293,7 @@ PyGetSetDef array_getset[] = {
     {"shape", get_shape, nullptr, "Sizes of the axes.", nullptr},
     {"strides", get_strides, nullptr, "Elements from one index to the next, by axis.", nullptr},
     {"ndim", get_ndim, nullptr, "Number of axes.", nullptr},
+    {"size", get_size, nullptr, "Number of elements.", nullptr},
     {"nbytes", get_nbytes, nullptr, "Bytes of the elements.", nullptr},
     {"is_contiguous", get_contiguous, nullptr, "Whether the elements lie in order without gaps.", nullptr},
     {"address", get_address, nullptr, "Where the first element is now; for reading only.", nullptr},
@@ -276,7 +303,6 @@ PyMemberDef array_members[] = {
     {"storage", T_OBJECT_EX, offsetof(Array, storage), READONLY, "The handle of the memory."},
     {"dtype", T_OBJECT_EX, offsetof(Array, dtype), READONLY, "How an element is stored."},
     {"offset", T_LONGLONG, offsetof(Array, offset), READONLY, "The first element, in elements."},
-    {"size", T_LONGLONG, offsetof(Array, size), READONLY, "Number of elements."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Array, weakrefs), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
@@ -383,6 +409,33 @@ int dtype_code(PyObject* dtype) {
   Py_XDECREF(known.dtype);
   known = {dtype, static_cast<int>(code)};
   return known.code;
+}
+
+bool size_attribute(PyObject* size, Py_ssize_t where, int64_t& to) {
+  PyObject* value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(size) + where);
+  if (!value) {
+    PyErr_SetString(PyExc_AttributeError, "A size that varies lacks its number.");
+    return false;
+  }
+  to = PyLong_AsLongLong(value);
+  return to != -1 || !PyErr_Occurred();
+}
+
+bool set_size_type(PyObject* type) {
+  const char* names[] = {"traced", "slot"};
+  Py_ssize_t* places[] = {&globals.size_traced, &globals.size_slot};
+  for (int i = 0; i < 2; ++i) {
+    PyObject* member = PyType_Check(type) ? PyObject_GetAttrString(type, names[i]) : nullptr;
+    const bool slot = member && Py_TYPE(member) == &PyMemberDescr_Type;
+    if (slot) *places[i] = reinterpret_cast<PyMemberDescrObject*>(member)->d_member->offset;
+    Py_XDECREF(member);
+    if (!slot) {
+      PyErr_Format(PyExc_TypeError, "set_size_type: a class with the slots traced and slot is needed.");
+      return false;
+    }
+  }
+  Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(globals.size_type, reinterpret_cast<PyTypeObject*>(Py_NewRef(type)))));
+  return true;
 }
 
 int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides) {

@@ -40,6 +40,7 @@ struct Array {
   int64_t offset, size;
   std::int8_t code;  // the DType, or -1: native code does not know it
   bool native, held, contiguous;  // `held`: the storage is a Held
+  bool varies;  // traced, and its shape has sizes that vary: Python computes with them
   int64_t dims[1];  // shape, then strides
 
   int ndim() const { return static_cast<int>(ob_base.ob_size); }
@@ -71,6 +72,8 @@ struct Spans;  // what a recorder keeps
 struct Globals {
   PyTypeObject *storage_type, *held_type, *array_type, *kernel_type, *row_type, *program_type, *caller_type;
   PyTypeObject* tensor_type;  // what replay makes
+  PyTypeObject* size_type;    // of sizes that vary, while a function is traced; nullptr: none yet
+  Py_ssize_t size_traced, size_slot;  // where an object of it has its integers `traced` and `slot`
   PyObject* device;           // what Storage.device returns
   PyObject* interpreter;      // a ContextVar; replay only while it is None
   PyObject* identity_types;   // instances of these are known by their address
@@ -88,6 +91,7 @@ PyTypeObject* make_array_type();
 PyTypeObject* make_kernel_type();
 PyTypeObject* make_row_type();
 PyTypeObject* make_program_type();
+PyTypeObject* make_programs_type();
 PyTypeObject* make_caller_type();
 PyTypeObject* make_bound_caller_type();
 PyTypeObject* make_guarded_type();
@@ -97,6 +101,11 @@ PyTypeObject* make_again_type();
 bool interpreting();  // whether someone traces: then calls are Python's
 PyObject* call_python(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names);  // self.call(…)
 void keep_vectorcall(PyTypeObject* type);  // a Python subclass calls as fast as its base
+
+// A size that varies: an integer with attributes `traced`, its value now, and `slot`, its number in a program of many sizes.
+inline bool is_size(PyObject* o) { return Py_TYPE(o) == globals.size_type; }
+bool size_attribute(PyObject* size, Py_ssize_t where, int64_t& to);  // false: exception
+bool set_size_type(PyObject* type);                                  // false: exception
 
 inline bool is_storage(PyObject* o) { return Py_TYPE(o) == globals.storage_type; }
 inline bool is_held(PyObject* o) { return PyObject_TypeCheck(o, globals.held_type); }

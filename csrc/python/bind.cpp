@@ -246,6 +246,8 @@ NB_MODULE(_native, m) {
   add_type(m, "Tape", tape_type, make_tape_type());
   add_type(m, "FusedProduct", product_type, make_fused_product_type());
   add_type(m, "Program", globals.program_type, make_program_type());
+  static PyTypeObject* programs_type;
+  add_type(m, "Programs", programs_type, make_programs_type());
   add_type(m, "Caller", globals.caller_type, make_caller_type());
   add_type(m, "BoundCaller", bound_type, make_bound_caller_type());
   add_type(m, "Guarded", guarded_type, make_guarded_type());
@@ -257,6 +259,9 @@ NB_MODULE(_native, m) {
 
   m.def("setup", setup, "tensor_type"_a, "device"_a.none(), "interpreter"_a, "identity_types"_a,
         "Tells the runtime which Python classes and objects it works with; called once.");
+  m.def("set_size_type", [](nb::handle type) {
+          if (!set_size_type(type.ptr())) throw nb::python_error();
+        }, "size_type"_a, "Tells the runtime the class of sizes that vary while a function is traced.");
   m.def("set_fast", [](bool on) { globals.fast = on; }, "on"_a, "Whether remembered calls are replayed.");
   m.def("is_fast", [] { return globals.fast; });
   m.def("repeat",

@@ -76,9 +76,13 @@ bool fill(ProductObject* made, PyObject* args) {
                         &before, &after, &sums, &apart))
     return false;
   FusedProduct& f = made->value;
-  PyObject* shape;
-  if (!PyArg_ParseTuple(x, "iO;FusedProduct: x is (dtype code, shape)", &x_code, &shape)) return false;
-  if ((f.x_ndim = read_numbers(shape, "the shape of x", kMaxDims, f.x_shape)) < 0) return false;
+  long long width;
+  if (!PyArg_ParseTuple(x, "iiL;FusedProduct: x is (dtype code, ndim, last size)", &x_code, &f.x_ndim, &width)) return false;
+  if (f.x_ndim < 0 || f.x_ndim > kMaxDims) {
+    PyErr_Format(PyExc_ValueError, "FusedProduct: x cannot have %d axes.", f.x_ndim);
+    return false;
+  }
+  f.x_width = width;
   if ((f.operands = read_numbers(operands, "operands", kProductOperands, f.operand)) < 0) return false;
   for (int i = 0; i < f.operands; ++i) {
     if (f.operand[i] < kMaxInputs) continue;

@@ -382,7 +382,7 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
     PyErr_Format(PyExc_TypeError, "%s: a FusedProduct is needed, given %.100s.", entry.name, Py_TYPE(value)->tp_name);
     return false;
   }
-  for (const char* ignored : {"dtype", "algorithm", "approximate", "shape", "copy", "side", "mode"})
+  for (const char* ignored : {"dtype", "algorithm", "approximate", "shape", "copy", "side", "mode", "activations"})
     if (std::strcmp(text, ignored) == 0) return true;
   PyErr_Format(PyExc_TypeError, "%s: the native kernel has no attribute '%s'.", entry.name, text);
   return false;

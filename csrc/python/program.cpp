@@ -361,6 +361,10 @@ PyObject* collect(const Plan& plan, Frame& frame) {
   return all;
 }
 
+bool names_steps(const Plan& plan) {
+  return plan.about && PyTuple_GET_SIZE(plan.about) == static_cast<Py_ssize_t>(plan.steps.size()) + 1;
+}
+
 // One span for the call, then one for each of its steps, which follow one another without a gap.
 void add_spans(const Plan& plan, const Frame& frame, int64_t called_ns) {
   add_span(PyTuple_GET_ITEM(plan.about, 0), called_ns, now_ns() - called_ns);
@@ -376,7 +380,7 @@ PyObject* run(Program* self, PyObject* const* args, Py_ssize_t nargs, PyObject**
   Plan& plan = *self->plan;
   if (!accept(plan, args, nargs)) Py_RETURN_NONE;
   const Acting now(plan.about ? PyTuple_GET_ITEM(plan.about, 0) : reinterpret_cast<PyObject*>(self));
-  const int64_t called_ns = globals.recorder && plan.about ? now_ns() : 0;
+  const int64_t called_ns = globals.recorder && names_steps(plan) ? now_ns() : 0;
   Frame* frame = take_frame(plan);
   if (!frame) return nullptr;
   const Verdict verdict = prepare(plan, *frame, args);
@@ -413,14 +417,17 @@ PyObject* program_time(PyObject* self, PyObject* const* args, Py_ssize_t nargs) 
   return spent ? Py_BuildValue("(NN)", result, spent) : result;
 }
 
-PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  std::unique_ptr<Plan> plan = read_plan(args, kwargs);
+PyObject* new_program(PyTypeObject* type, std::unique_ptr<Plan> plan) {
   if (!plan) return nullptr;
   auto* p = reinterpret_cast<Program*>(type->tp_alloc(type, 0));
   if (!p) return nullptr;
   p->call = program_call;
   p->plan = plan.release();
   return reinterpret_cast<PyObject*>(p);
+}
+
+PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  return new_program(type, read_plan(args, kwargs));
 }
 
 // What spans say ran, and kernels in Python, may refer to the function that the program is of.
@@ -493,6 +500,10 @@ PyType_Spec program_spec = {"tritium._native.Program", sizeof(Program), 0,
                             program_slots};
 
 }  // namespace
+
+PyObject* program_of(std::unique_ptr<Plan> plan) { return new_program(globals.program_type, std::move(plan)); }
+
+bool names_steps(PyObject* program) { return names_steps(*as_program(program)->plan); }
 
 PyTypeObject* make_program_type() { return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&program_spec)); }
 

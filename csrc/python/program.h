@@ -116,7 +116,7 @@ struct Plan {
   std::vector<int> fresh;  // of results, those with memory of their own, by base
   int64_t touched = 0;  // bytes that all steps read and write
   bool single = false;
-  PyObject* about = nullptr;  // a tuple, what spans say ran: of the call, then of each step; nullptr: there are none
+  PyObject* about = nullptr;  // a tuple, what spans say ran: of the call, then of each step or none; nullptr: there are none
   std::vector<PyObject*> kept;  // what all of this refers to
   std::vector<std::unique_ptr<Frame>> idle;
 
@@ -125,7 +125,9 @@ struct Plan {
   }
 };
 
-// From the arguments of Program(...). nullptr: exception.
-std::unique_ptr<Plan> read_plan(PyObject* args, PyObject* kwargs);
+// From the arguments of Program(...). `sizes`: the values of sizes that vary, by slot; nullptr: none does. nullptr: exception.
+std::unique_ptr<Plan> read_plan(PyObject* args, PyObject* kwargs, const std::vector<int64_t>* sizes = nullptr);
+PyObject* program_of(std::unique_ptr<Plan> plan);  // a Program; nullptr: exception
+bool names_steps(PyObject* program);               // whether its spans can say which steps ran
 
 }  // namespace tritium::python

@@ -34,13 +34,15 @@ long long shown(int64_t value) { return value; }
 
 class Reader {
  public:
-  explicit Reader(Plan& plan) : plan_(plan) {}
+  Reader(Plan& plan, const std::vector<int64_t>* sizes) : plan_(plan), sizes_(sizes) {}
   bool read(PyObject* args, PyObject* kwargs);
 
  private:
   bool wrong(PyObject* type, const char* format, ...);
   bool each(PyObject* given, const char* what, bool (Reader::*read_one)(PyObject*));
   PyObject* keep(PyObject* made);
+  bool read_integer(PyObject* given, int64_t& to);
+  PyObject* settle(PyObject* value);
   bool read_layout(PyObject* dtype, PyObject* shape, PyObject* strides, Layout& to);
   bool read_ints(PyObject* given, const char* what, int64_t* to, int& n);
   bool reach(const Layout& of, Range& to);
@@ -71,6 +73,7 @@ class Reader {
   const Layout* whole(int base) const;
 
   Plan& plan_;
+  const std::vector<int64_t>* sizes_;  // by slot: the values of sizes that vary; nullptr: none does
   const char* what_ = "";  // what is being read, for messages
   int index_ = 0;
   const char* kernel_ = nullptr;  // of the step that is being read
@@ -117,6 +120,39 @@ PyObject* Reader::keep(PyObject* made) {
   return made;
 }
 
+// An integer, or the value of a size that varies.
+bool Reader::read_integer(PyObject* given, int64_t& to) {
+  if (!sizes_ || !is_size(given)) {
+    to = PyLong_AsLongLong(given);
+    return to != -1 || !PyErr_Occurred();
+  }
+  int64_t slot;
+  if (!size_attribute(given, globals.size_slot, slot)) return false;
+  if (slot < 0 || slot >= static_cast<int64_t>(sizes_->size()))
+    return wrong(PyExc_ValueError, "has a size that varies in slot %lld; there are %zu.", shown(slot), sizes_->size());
+  to = (*sizes_)[static_cast<std::size_t>(slot)];
+  return true;
+}
+
+// An attribute with the values of its sizes that vary, in tuples too; a new reference, or nullptr with an exception.
+PyObject* Reader::settle(PyObject* value) {
+  int64_t number;
+  if (sizes_ && is_size(value)) return read_integer(value, number) ? PyLong_FromLongLong(number) : nullptr;
+  if (!sizes_ || !PyTuple_CheckExact(value)) return Py_NewRef(value);
+  if (Py_EnterRecursiveCall(" in a nested attribute")) return nullptr;
+  PyObject* settled = PyTuple_New(PyTuple_GET_SIZE(value));
+  for (Py_ssize_t i = 0; settled && i < PyTuple_GET_SIZE(value); ++i) {
+    PyObject* part = settle(PyTuple_GET_ITEM(value, i));
+    if (part) {
+      PyTuple_SET_ITEM(settled, i, part);
+    } else {
+      Py_CLEAR(settled);
+    }
+  }
+  Py_LeaveRecursiveCall();
+  return settled;
+}
+
 bool Reader::read_ints(PyObject* given, const char* what, int64_t* to, int& n) {
   PyObject* items = PySequence_Tuple(given);
   if (!items) return false;
@@ -125,8 +161,7 @@ bool Reader::read_ints(PyObject* given, const char* what, int64_t* to, int& n) {
               wrong(PyExc_ValueError, "has a %s of %zd axes; at most %d are possible.", what, count, kMaxDims);
   n = static_cast<int>(count);
   for (int d = 0; good && d < n; ++d) {
-    to[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(items, d));
-    good = to[d] != -1 || !PyErr_Occurred();
+    good = read_integer(PyTuple_GET_ITEM(items, d), to[d]);
   }
   Py_DECREF(items);
   return good;
@@ -263,12 +298,13 @@ bool Reader::check_result(const Result& r, int base) {
 
 // ("new", dtype, shape, strides, offset, nbytes)
 bool Reader::read_fresh(PyObject* item, Result& to) {
-  PyObject *ignored, *dtype, *shape, *strides;
-  long long offset, nbytes;
-  if (!PyArg_ParseTuple(item, "OOOOLL;a result is (\"new\", dtype, shape, strides, offset, nbytes)", &ignored, &dtype,
-                        &shape, &strides, &offset, &nbytes))
+  PyObject *ignored, *dtype, *shape, *strides, *offset_given, *nbytes_given;
+  int64_t offset, nbytes;
+  if (!PyArg_ParseTuple(item, "OOOOOO;a result is (\"new\", dtype, shape, strides, offset, nbytes)", &ignored, &dtype,
+                        &shape, &strides, &offset_given, &nbytes_given))
     return false;
-  if (nbytes < 0 || nbytes > kFarthest) return wrong(PyExc_ValueError, "cannot have %lld bytes.", nbytes);
+  if (!read_integer(offset_given, offset) || !read_integer(nbytes_given, nbytes)) return false;
+  if (nbytes < 0 || nbytes > kFarthest) return wrong(PyExc_ValueError, "cannot have %lld bytes.", shown(nbytes));
   to.from = static_cast<int>(plan_.ranges.size());
   to.offset = offset;
   to.nbytes = nbytes;
@@ -279,12 +315,11 @@ bool Reader::read_fresh(PyObject* item, Result& to) {
 
 // ("same" or "clone", from, dtype, shape, strides, offset)
 bool Reader::read_seen(PyObject* item, Result& to) {
-  PyObject *ignored, *dtype, *shape, *strides;
-  long long offset;
-  if (!PyArg_ParseTuple(item, "OiOOOL;a result is (\"same\" or \"clone\", from, dtype, shape, strides, offset)",
+  PyObject *ignored, *dtype, *shape, *strides, *offset;
+  if (!PyArg_ParseTuple(item, "OiOOOO;a result is (\"same\" or \"clone\", from, dtype, shape, strides, offset)",
                         &ignored, &to.from, &dtype, &shape, &strides, &offset))
     return false;
-  to.offset = offset;
+  if (!read_integer(offset, to.offset)) return false;
   return read_layout(dtype, shape, strides, to.layout);
 }
 
@@ -334,16 +369,14 @@ bool Reader::read_result(PyObject* item) {
 }
 
 bool Reader::read_operand(PyObject* item) {
-  PyObject *dtype, *shape, *strides;
-  long long offset;
+  PyObject *offset, *dtype, *shape, *strides;
   Operand o;
-  if (!PyArg_ParseTuple(item, "iLOOO;an operand is (base, byte_offset, dtype, shape, strides)", &o.base, &offset,
+  if (!PyArg_ParseTuple(item, "iOOOO;an operand is (base, byte_offset, dtype, shape, strides)", &o.base, &offset,
                         &dtype, &shape, &strides))
     return false;
   if (o.base < 0 || o.base >= static_cast<int>(plan_.ranges.size()))
     return wrong(PyExc_ValueError, "has the base %d; there are %zu.", o.base, plan_.ranges.size());
-  o.offset = offset;
-  if (!read_layout(dtype, shape, strides, o.layout) || !check_inside(o.layout, o.base, o.offset)) return false;
+  if (!read_integer(offset, o.offset) || !read_layout(dtype, shape, strides, o.layout) || !check_inside(o.layout, o.base, o.offset)) return false;
   operands_.push_back(o);
   return true;
 }
@@ -414,8 +447,10 @@ void Reader::add_view(int operand) {
 bool Reader::read_attrs(const Entry& entry, PyObject* attrs, int ndim, Attrs& to) {
   PyObject* own = keep(PyDict_Copy(attrs));  // keeps what an attribute points to
   PyObject *name, *value;
-  for (Py_ssize_t at = 0; own && PyDict_Next(own, &at, &name, &value);)
-    if (!read_attr(entry, name, value, ndim, to)) return false;
+  for (Py_ssize_t at = 0; own && PyDict_Next(own, &at, &name, &value);) {
+    PyObject* settled = keep(settle(value));
+    if (!settled || !read_attr(entry, name, settled, ndim, to)) return false;
+  }
   return own != nullptr;
 }
 
@@ -487,15 +522,16 @@ void Reader::sort_patches() {
 bool Reader::read(PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"args",  "captured", "constants", "arena_bytes", "operands",
                                 "steps", "results",  "single",    "about",       nullptr};
-  PyObject *given, *captured, *constants, *operands, *steps, *results, *about = Py_None;
-  long long arena_bytes;
+  PyObject *given, *captured, *constants, *arena, *operands, *steps, *results, *about = Py_None;
+  int64_t arena_bytes;
   int single = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOLOOO|pO:Program", const_cast<char**>(names), &given, &captured,
-                                   &constants, &arena_bytes, &operands, &steps, &results, &single, &about))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOO|pO:Program", const_cast<char**>(names), &given, &captured,
+                                   &constants, &arena, &operands, &steps, &results, &single, &about))
     return false;
+  if (!read_integer(arena, arena_bytes)) return false;
   if (!globals.tensor_type) PyErr_SetString(PyExc_RuntimeError, "Program: setup was not called.");
   if (arena_bytes < 0 || arena_bytes > kFarthest)
-    PyErr_Format(PyExc_ValueError, "Program: an arena of %lld bytes is not possible.", arena_bytes);
+    PyErr_Format(PyExc_ValueError, "Program: an arena of %lld bytes is not possible.", shown(arena_bytes));
   if (PyErr_Occurred()) return false;
   plan_.arena_bytes = arena_bytes;
   plan_.single = single != 0;
@@ -509,7 +545,9 @@ bool Reader::read(PyObject* args, PyObject* kwargs) {
   if (!good) return false;
   if (single && plan_.results.size() != 1)
     PyErr_Format(PyExc_ValueError, "Program: single is for one result, given %zu.", plan_.results.size());
-  if (about != Py_None && (!PyTuple_Check(about) || PyTuple_GET_SIZE(about) != Py_ssize_t(plan_.steps.size()) + 1))
+  const bool named = PyTuple_Check(about) && (PyTuple_GET_SIZE(about) == Py_ssize_t(plan_.steps.size()) + 1 ||
+                                              (sizes_ && PyTuple_GET_SIZE(about) == 1));
+  if (about != Py_None && !named)
     PyErr_Format(PyExc_ValueError, "Program: about is a tuple for the call and each of %zu steps.", plan_.steps.size());
   if (about != Py_None) plan_.about = keep(Py_NewRef(about));
   sort_patches();
@@ -518,10 +556,10 @@ bool Reader::read(PyObject* args, PyObject* kwargs) {
 
 }  // namespace
 
-std::unique_ptr<Plan> read_plan(PyObject* args, PyObject* kwargs) {
+std::unique_ptr<Plan> read_plan(PyObject* args, PyObject* kwargs, const std::vector<int64_t>* sizes) {
   try {
     auto plan = std::make_unique<Plan>();
-    return Reader(*plan).read(args, kwargs) ? std::move(plan) : nullptr;
+    return Reader(*plan, sizes).read(args, kwargs) ? std::move(plan) : nullptr;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
     return nullptr;

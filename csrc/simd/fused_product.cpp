@@ -245,15 +245,23 @@ View numbers(const View& v, bool lacks, int ndim, const int64_t* shape) {
   return spread(wide, ndim, lead);
 }
 
+// The shape of the left operand that `before` makes: that of the result but for the last size.
+void left_shape(const FusedProduct& f, const View& result, int64_t* shape) {
+  for (int d = 0; d < f.x_ndim - 1; ++d) shape[d] = result.shape[d];
+  if (f.x_ndim) shape[f.x_ndim - 1] = f.x_width;
+}
+
 class Before {
  public:
   Before(const FusedProduct& f, const Call& call)
-      : tape_(*f.before.tape), result_(f.x_dtype), count_(f.before.count), n_(f.x_shape[f.x_ndim - 1]) {
+      : tape_(*f.before.tape), result_(f.x_dtype), count_(f.before.count), n_(f.x_width) {
+    int64_t shape[kMaxDims];
+    left_shape(f, *call.out, shape);
     for (int i = 0; i < count_; ++i) {
       const View& v = call.in[f.before.input[i]];
       const Reach reach = tape_.operand[1 + i].reach;
-      in_[i] = Side(tape_.rows && reach != Reach::full ? numbers(v, reach == Reach::lead, f.x_ndim, f.x_shape)
-                                                       : spread(v, f.x_ndim, f.x_shape));
+      in_[i] = Side(tape_.rows && reach != Reach::full ? numbers(v, reach == Reach::lead, f.x_ndim, shape)
+                                                       : spread(v, f.x_ndim, shape));
       const bool staged = in_[i].rows.length > 1 && in_[i].rows.step != in_[i].item && (tape_.rows || in_[i].rows.step);
       place_[i] = staged ? stage_ : -1;
       if (staged) stage_ += whole(n_ * in_[i].item, kAlignment);
@@ -294,15 +302,13 @@ class Before {
   Side in_[kMaxInputs];
 };
 
-View left_operand(const FusedProduct& f, char* data) {
+View left_operand(const FusedProduct& f, const View& result) {
   View x;
-  x.data = data;  // never read, but not "not given"
+  x.data = result.data;  // never read, but not "not given"
   x.dtype = f.x_dtype;
   x.ndim = f.x_ndim;
-  for (int d = 0; d < f.x_ndim; ++d) {
-    x.shape[d] = f.x_shape[d];
-    x.strides[d] = 0;
-  }
+  left_shape(f, result, x.shape);
+  for (int d = 0; d < f.x_ndim; ++d) x.strides[d] = 0;
   return x;
 }
 
@@ -328,7 +334,7 @@ void run(const FusedProduct& f, const Call& call, Attrs& attrs) {
   for (int i = 0; i < f.operands; ++i) {
     if (f.operand[i] >= 0) in[i] = call.in[f.operand[i]];
   }
-  if (f.before.tape) in[0] = left_operand(f, call.out->data);
+  if (f.before.tape) in[0] = left_operand(f, *call.out);
   const bool own = f.after.tape && f.sums && (f.apart || !holds_sums(*call.out));
   const Workspace space(own ? call.out->size() * item_size(f.dtype) : 0, Need::must);
   View out = own ? reshaped(*call.out, f.dtype, space.data()) : *call.out;

@@ -41,12 +41,16 @@ void multiply_token(const Product& p, const int16_t* rows, int64_t first, int64_
       continue;
     }
     const char* const scale = p.scale + (first + r) * p.scale_row;
-    total[r] = 0;
+    float block = total[r] = 0;
     for (int64_t g = 0; g < p.groups; ++g) {
-      const int64_t k = g * p.group;
-      const float part = static_cast<float>(dot(row + k, q + k, least(p.group, p.k - k))) *
-                         at<float>(scale + g * p.scale_group);
-      total[r] = total[r] + part;
+      const int64_t k = g * p.group, place = g % p.block_groups();
+      float by;
+      gather_floats(p.scale_type, scale + g * p.scale_group, 0, &by, 1);
+      float part = static_cast<float>(dot(row + k, q + k, least(p.group, p.k - k))) * by;
+      if (p.by_group) part = part * p.a.scales[t * p.groups + g];
+      block = place == 0 ? 0.0f + part : block + part;
+      if (place + 1 < p.block_groups() && g + 1 < p.groups) continue;
+      add_block(total + r, &block, 1, g < p.block_groups());
     }
   }
   p.grouped ? put_grouped(p, t, first, count, scales, total) : put_sums(p, t, first, count, scales, sums);
@@ -77,7 +81,55 @@ void run_plain(const Product& p) {
   });
 }
 
-Plan plan(DType, int64_t, bool) { return {{}, run_plain}; }
+Plan plan(const Product&, int64_t) { return {{}, run_plain}; }
+
+constexpr int64_t kLanes = 64;  // sums of a product of floats: the same on every instruction set
+
+// The sum of a[i] * b[i]: kLanes sums, added by halves.
+float dot(const float* a, const float* b, int64_t n) {
+  alignas(64) float sums[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) sums[j] = sums[j] + a[i + j] * b[i + j];
+  }
+  for (int64_t j = 0; i + j < n; ++j) sums[j] = sums[j] + a[i + j] * b[i + j];
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; ++j) sums[j] = sums[j] + sums[j + half];
+  }
+  return sums[0];
+}
+
+// A row of weights as floats.
+void scaled_row(const Product& p, const Weights& w, int64_t r, float* to) {
+  with_format(p.format, [&]<DType F>() { decode_row<F>(w, r, to); });
+  for (int64_t g = 0; g < p.groups; ++g) {
+    float by;
+    gather_floats(p.scale_type, p.scale + r * p.scale_row + g * p.scale_group, 0, &by, 1);
+    for (int64_t k = g * p.group; k < least((g + 1) * p.group, p.k); ++k) to[k] = to[k] * by;
+  }
+}
+
+// x is not quantised: y = sum of x * (w * scale), + bias, in f32.
+void quantized_matmul_float(const Call& call) {
+  const Product p = scaled_product(call);
+  const RowList x(call.in[0]), y(*call.out);
+  const Weights w(call.in[1]);
+  const Workspace tokens(x.count * p.k * 4, Need::must);
+  for (int64_t t = 0; t < x.count; ++t) {
+    gather_of<float>(x.type)(x.row(t), x.step, tokens.as<float>() + t * p.k, p.k);
+  }
+  parallel_for(p.n, kGrain / ((x.count + 1) * (p.k + 1)) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace space(p.k * 4, Need::must);
+    for (int64_t r = begin; r < end; ++r) {
+      scaled_row(p, w, r, space.as<float>());
+      for (int64_t t = 0; t < x.count; ++t) {
+        float result = dot(tokens.as<float>() + t * p.k, space.as<float>(), p.k);
+        if (p.bias) result = result + at<float>(p.bias + r * p.bias_step);
+        scatter(y.type, &result, y.row(t) + r * y.step, 0, 1);
+      }
+    }
+  });
+}
 
 // A view of single numbers as rows of one element.
 RowList numbers(View v) {
@@ -157,6 +209,8 @@ constexpr Entry kEntries[] = {
     {"quantize_activations", quantize_activations, kFloats, "", 0},
     {"integer_matmul", integer_matmul, kWeightFormats, "", 1},
     {"quantized_matmul", quantized_matmul, kWeightFormats, "group", 1},
+    {"quantized_matmul_group", quantized_matmul_group, kWeightFormats, "group", 1},
+    {"quantized_matmul_float", quantized_matmul_float, kWeightFormats, "group", 1},
     {"repack", repack, kWeightFormats, "", 0},
 };
 

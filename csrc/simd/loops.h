@@ -40,7 +40,7 @@ void ternary(const void* a, const void* b, const void* c, void* out, std::int64_
   for (std::int64_t i = 0; i < n; ++i) to[i] = Op::of(x[i], y[i], z[i]);
 }
 
-// A row begins empty; floats(), ints() and bools() fill in the loops of their dtypes.
+// A row begins empty; floats(), ints(), bits() and bools() fill in the loops of their dtypes.
 struct RowMaker {
   SpanRow row;
 
@@ -54,9 +54,18 @@ struct RowMaker {
   }
   template <template <class> class Loop>
   constexpr RowMaker& ints() {
-    return put(DType::i8, Loop<std::int8_t>::run).put(DType::i32, Loop<std::int32_t>::run)
-        .put(DType::i64, Loop<std::int64_t>::run);
+    return put(DType::i8, Loop<std::int8_t>::run).put(DType::u8, Loop<std::uint8_t>::run)
+        .put(DType::i16, Loop<std::int16_t>::run).put(DType::u16, Loop<std::uint16_t>::run)
+        .put(DType::i32, Loop<std::int32_t>::run).put(DType::u32, Loop<std::uint32_t>::run)
+        .put(DType::i64, Loop<std::int64_t>::run).put(DType::u64, Loop<std::uint64_t>::run);
   }
+  // Integers whose result has the same bits with and without a sign: one loop for each width.
+  template <template <class> class Loop>
+  constexpr RowMaker& bits() {
+    return both(DType::i8, DType::u8, Loop<std::uint8_t>::run).both(DType::i16, DType::u16, Loop<std::uint16_t>::run)
+        .both(DType::i32, DType::u32, Loop<std::uint32_t>::run).both(DType::i64, DType::u64, Loop<std::uint64_t>::run);
+  }
+  constexpr RowMaker& both(DType a, DType b, Span span) { return put(a, span).put(b, span); }
   template <template <class> class Loop>
   constexpr RowMaker& bools() {
     return put(DType::b8, Loop<Byte>::run);
@@ -92,12 +101,20 @@ constexpr RowMaker unary_numbers(const char* name) {
   return unary_floats<Op>(name).template ints<Unary<Op>::template Same>();
 }
 template <class Op>
+constexpr RowMaker unary_bits(const char* name) {
+  return unary_floats<Op>(name).template bits<Unary<Op>::template Same>();
+}
+template <class Op>
 constexpr RowMaker binary_floats(const char* name, Cost cost = Cost::cheap) {
   return RowMaker{{name, 2, Result::same, cost, {}, nullptr}}.floats<Binary<Op>::template Same>();
 }
 template <class Op>
 constexpr RowMaker binary_numbers(const char* name, Cost cost = Cost::cheap) {
   return binary_floats<Op>(name, cost).template ints<Binary<Op>::template Same>();
+}
+template <class Op>
+constexpr RowMaker binary_bits(const char* name) {
+  return binary_floats<Op>(name).template bits<Binary<Op>::template Same>();
 }
 
 template <const SpanRow* rows, std::size_t i>

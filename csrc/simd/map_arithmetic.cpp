@@ -61,6 +61,7 @@ struct Abs {
   template <class T>
   TRITIUM_INLINE static T of(T x) {
     if constexpr (kFloat<T>) return math::abs(x);
+    else if constexpr (std::is_unsigned_v<T>) return x;
     else return static_cast<T>(x < 0 ? Wrap<T>(0) - wrap(x) : wrap(x));
   }
 };
@@ -82,6 +83,7 @@ struct Square {
 struct Sign {
   template <class T>
   TRITIUM_INLINE static T of(T x) {
+    if constexpr (std::is_unsigned_v<T>) return static_cast<T>(x != 0);
     const T one = static_cast<T>(static_cast<T>(x > T(0)) - static_cast<T>(x < T(0)));
     if constexpr (kFloat<T>) return x != x ? x : one;
     else return one;
@@ -147,6 +149,8 @@ struct FloorDivide {
       // With one infinity the array API standard's answer is the quotient itself: inf // 2 is inf, -1 // inf is -0.
       if (b == T(0) || std::isinf(a) != std::isinf(b)) return a / b;
       return quotient_of(a, b, std::fmod(a, b));
+    } else if constexpr (std::is_unsigned_v<T> && sizeof(T) >= 4) {
+      return b == 0 ? 0 : a / b;
     } else if constexpr (sizeof(T) == 8) {
       if (b == 0) return 0;
       if (b == -1) return Negative::of(a);
@@ -173,6 +177,8 @@ struct Remainder {
     if constexpr (kFloat<T>) {
       const T rest = std::fmod(a, b);
       return b == T(0) ? rest : remainder_of(rest, b);
+    } else if constexpr (std::is_unsigned_v<T> && sizeof(T) >= 4) {
+      return b == 0 ? 0 : a % b;
     } else if constexpr (sizeof(T) == 8) {
       if (b == 0 || b == -1) return 0;
       const T rest = a % b;
@@ -209,7 +215,7 @@ constexpr RowMaker division(const char* name) {
       .put(DType::f64, divide_span<Near, Far, double>);
 }
 
-constexpr SpanRow kPositive = unary_numbers<Positive>("positive").row;
+constexpr SpanRow kPositive = unary_bits<Positive>("positive").row;
 constexpr SpanRow kMaximum = binary_numbers<Maximum>("maximum").row;
 constexpr SpanRow kMinimum = binary_numbers<Minimum>("minimum").row;
 constexpr SpanRow kFloorDivide = division<NearFloorDivide, FloorDivide>("floor_divide").row;
@@ -244,8 +250,13 @@ bool clip_numbers_of(const Call& call) {
     case DType::f32: return clip_numbers<float>(call);
     case DType::f64: return clip_numbers<double>(call);
     case DType::i8: return clip_numbers<std::int8_t>(call);
+    case DType::u8: return clip_numbers<std::uint8_t>(call);
+    case DType::i16: return clip_numbers<std::int16_t>(call);
+    case DType::u16: return clip_numbers<std::uint16_t>(call);
     case DType::i32: return clip_numbers<std::int32_t>(call);
+    case DType::u32: return clip_numbers<std::uint32_t>(call);
     case DType::i64: return clip_numbers<std::int64_t>(call);
+    case DType::u64: return clip_numbers<std::uint64_t>(call);
     default: return false;
   }
 }
@@ -278,9 +289,9 @@ constexpr SpanRow with(SpanRow row, Kernel kernel) {
 }
 
 constexpr SpanRow kRows[] = {
-    binary_numbers<Add>("add").row,
-    binary_numbers<Subtract>("subtract").row,
-    binary_numbers<Multiply>("multiply").row,
+    binary_bits<Add>("add").row,
+    binary_bits<Subtract>("subtract").row,
+    binary_bits<Multiply>("multiply").row,
     kMaximum,
     kMinimum,
     kFloorDivide,
@@ -288,14 +299,14 @@ constexpr SpanRow kRows[] = {
     named(kFloorDivide, "divmod", run_divmod),
     with(kClip, run_clip),
     unary_numbers<Abs>("abs").row,
-    unary_numbers<Negative>("negative").row,
+    unary_bits<Negative>("negative").row,
     kPositive,
-    unary_numbers<Square>("square").row,
+    unary_bits<Square>("square").row,
     unary_numbers<Sign>("sign").row,
-    unary_numbers<Ceil>("ceil").row,
-    unary_numbers<Floor>("floor").row,
-    unary_numbers<Trunc>("trunc").row,
-    unary_numbers<Round>("round").row,
+    unary_bits<Ceil>("ceil").row,
+    unary_bits<Floor>("floor").row,
+    unary_bits<Trunc>("trunc").row,
+    unary_bits<Round>("round").row,
     unary_numbers<Relu>("relu").row,
     unary_numbers<Relu2>("relu2").row,
 };

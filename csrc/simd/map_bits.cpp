@@ -30,9 +30,9 @@ struct Not {
 
 // Shifting by the width or more, or by a negative count, leaves nothing but the sign.
 template <class T>
-constexpr T kLast = 8 * sizeof(T) - 1;
+constexpr std::make_unsigned_t<T> kLast = 8 * sizeof(T) - 1;
 template <class T>
-TRITIUM_INLINE bool in_range(T count) { return count >= 0 && count <= kLast<T>; }
+TRITIUM_INLINE bool in_range(T count) { return static_cast<std::make_unsigned_t<T>>(count) <= kLast<T>; }
 
 struct LeftShift {
   template <class T>
@@ -45,7 +45,10 @@ struct LeftShift {
 };
 struct RightShift {
   template <class T>
-  TRITIUM_INLINE static T of(T a, T b) { return static_cast<T>(a >> (in_range(b) ? b : kLast<T>)); }
+  TRITIUM_INLINE static T of(T a, T b) {
+    const T shifted = static_cast<T>(a >> (in_range(b) ? static_cast<std::make_unsigned_t<T>>(b) : kLast<T>));
+    return std::is_signed_v<T> || in_range(b) ? shifted : T(0);
+  }
 };
 
 template <class Op>
@@ -61,14 +64,14 @@ constexpr SpanRow kRows[] = {
     logic<And>("logical_and").row,
     logic<Or>("logical_or").row,
     logic<Xor>("logical_xor").row,
-    logic<And>("bitwise_and").ints<Binary<And>::Same>().row,
-    logic<Or>("bitwise_or").ints<Binary<Or>::Same>().row,
-    logic<Xor>("bitwise_xor").ints<Binary<Xor>::Same>().row,
+    logic<And>("bitwise_and").bits<Binary<And>::Same>().row,
+    logic<Or>("bitwise_or").bits<Binary<Or>::Same>().row,
+    logic<Xor>("bitwise_xor").bits<Binary<Xor>::Same>().row,
     shift<LeftShift>("bitwise_left_shift").row,
     shift<RightShift>("bitwise_right_shift").row,
     RowMaker{{"bitwise_invert", 1, Result::same, Cost::cheap, {}, nullptr}}
         .put(DType::b8, unary<Not, Byte>)
-        .ints<Unary<Invert>::Same>()
+        .bits<Unary<Invert>::Same>()
         .row,
 };
 

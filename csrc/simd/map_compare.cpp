@@ -48,13 +48,20 @@ constexpr RowMaker comparison(const char* name) {
       .template bools<Binary<Op>::template Test>();
 }
 template <class Op>
+constexpr RowMaker equality(const char* name) {
+  return RowMaker{{name, 2, Result::boolean, Cost::cheap, {}, nullptr}}
+      .floats<Binary<Op>::template Test>()
+      .template bits<Binary<Op>::template Test>()
+      .template bools<Binary<Op>::template Test>();
+}
+template <class Op>
 constexpr RowMaker test(const char* name) {
   return RowMaker{{name, 1, Result::boolean, Cost::cheap, {}, nullptr}}.floats<Unary<Op>::template Test>();
 }
 
 constexpr SpanRow kRows[] = {
-    comparison<Equal>("equal").row,
-    comparison<NotEqual>("not_equal").row,
+    equality<Equal>("equal").row,
+    equality<NotEqual>("not_equal").row,
     comparison<Less>("less").row,
     comparison<LessEqual>("less_equal").row,
     comparison<Greater>("greater").row,
@@ -63,7 +70,7 @@ constexpr SpanRow kRows[] = {
     test<IsInf>("isinf").row,
     test<IsFinite>("isfinite").row,
     test<SignBit>("signbit").row,
-    test<LogicalNot>("logical_not").ints<Unary<LogicalNot>::Test>().bools<Unary<LogicalNot>::Test>().row,
+    test<LogicalNot>("logical_not").bits<Unary<LogicalNot>::Test>().bools<Unary<LogicalNot>::Test>().row,
 };
 
 }  // namespace

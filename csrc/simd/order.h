@@ -11,28 +11,25 @@
 namespace tritium::TRITIUM_ISA {
 
 // How the bits of one dtype become a key: unsigned integers are their own, signed ones have the sign turned, floats have
-// all bits turned below zero and the sign set above. Infinity is that of the dtype; 0: it is no float.
-template <class U, bool Signed, U Infinity>
+// all bits turned below zero and the sign set above. What differs between dtypes of one size are numbers, so that each size
+// is compiled once.
+template <class U>
 struct Order {
   using Bits = U;
-  static constexpr bool kFloat = Infinity != 0;
   static constexpr U kSign = static_cast<U>(U{1} << (8 * sizeof(U) - 1));
 
-  static bool is_nan(U bits) { return kFloat && static_cast<U>(bits & ~kSign) > Infinity; }
-  static bool is_zero(U bits) { return kFloat && static_cast<U>(bits & ~kSign) == 0; }
+  U below, above;  // what turns the bits with and without the top bit
+  U infinity;      // of floats; of integers a number that no magnitude exceeds
+  bool is_float;
+
+  bool is_nan(U bits) const { return static_cast<U>(bits & static_cast<U>(~kSign)) > infinity; }
+  bool is_zero(U bits) const { return is_float && static_cast<U>(bits & static_cast<U>(~kSign)) == 0; }
   // One to one for all but NaN; -0 comes before 0.
-  static U key(U bits) {
-    if constexpr (kFloat) return static_cast<U>(bits & kSign ? ~bits : bits | kSign);
-    return Signed ? static_cast<U>(bits ^ kSign) : bits;
-  }
-  static U bits(U key) {
-    if constexpr (kFloat) return static_cast<U>(key & kSign ? key ^ kSign : ~key);
-    return Signed ? static_cast<U>(key ^ kSign) : key;
-  }
+  U key(U bits) const { return static_cast<U>(bits ^ (bits & kSign ? below : above)); }
+  U bits(U key) const { return static_cast<U>(key ^ ((key ^ above) & kSign ? below : above)); }
   // Equal for equal elements: -0 and 0 are; all NaN are, and come last.
-  static U rank(U bits) {
-    if constexpr (!kFloat) return key(bits);
-    const U plain = static_cast<U>(bits == kSign ? 0 : bits);
+  U rank(U bits) const {
+    const U plain = static_cast<U>(is_float && bits == kSign ? 0 : bits);
     return is_nan(bits) ? static_cast<U>(~U{0}) : key(plain);
   }
   static U load(const char* from) {
@@ -40,25 +37,31 @@ struct Order {
     std::memcpy(&bits, from, sizeof bits);
     return bits;
   }
+
+  static Order of_unsigned() { return {0, 0, static_cast<U>(~U{0}), false}; }
+  static Order of_signed() { return {kSign, kSign, static_cast<U>(~U{0}), false}; }
+  static Order of_float(U infinity) { return {static_cast<U>(~U{0}), kSign, infinity, true}; }
 };
 
 // Calls f with the Order of a plain dtype.
 template <class F>
 void with_order(DType type, F&& f) {
-  using std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t;
+  using O8 = Order<std::uint8_t>;
+  using O16 = Order<std::uint16_t>;
+  using O32 = Order<std::uint32_t>;
+  using O64 = Order<std::uint64_t>;
   switch (type) {
-    case DType::i8: return f(Order<uint8_t, true, 0>{});
-    case DType::i16: return f(Order<uint16_t, true, 0>{});
-    case DType::i32: return f(Order<uint32_t, true, 0>{});
-    case DType::i64: return f(Order<uint64_t, true, 0>{});
-    case DType::u16: return f(Order<uint16_t, false, 0>{});
-    case DType::u32: return f(Order<uint32_t, false, 0>{});
-    case DType::u64: return f(Order<uint64_t, false, 0>{});
-    case DType::f16: return f(Order<uint16_t, true, 0x7c00>{});
-    case DType::bf16: return f(Order<uint16_t, true, 0x7f80>{});
-    case DType::f32: return f(Order<uint32_t, true, 0x7f800000u>{});
-    case DType::f64: return f(Order<uint64_t, true, 0x7ff0000000000000u>{});
-    default: return f(Order<uint8_t, false, 0>{});
+    case DType::i16: return f(O16::of_signed());
+    case DType::u16: return f(O16::of_unsigned());
+    case DType::f16: return f(O16::of_float(0x7c00));
+    case DType::bf16: return f(O16::of_float(0x7f80));
+    case DType::i32: return f(O32::of_signed());
+    case DType::u32: return f(O32::of_unsigned());
+    case DType::f32: return f(O32::of_float(0x7f800000u));
+    case DType::i64: return f(O64::of_signed());
+    case DType::u64: return f(O64::of_unsigned());
+    case DType::f64: return f(O64::of_float(0x7ff0000000000000u));
+    default: return f(type == DType::i8 ? O8::of_signed() : O8::of_unsigned());
   }
 }
 

@@ -109,29 +109,28 @@ struct Special {
 };
 
 template <class O>
-Special count_special(const char* from, int64_t stride, Range r) {
+Special count_special(const O& o, const char* from, int64_t stride, Range r) {
   Special s;
-  if constexpr (O::kFloat) {
-    for (int64_t i = r.begin; i < r.end; ++i) {
-      const auto bits = O::load(from + i * stride);
-      s.nans += O::is_nan(bits);
-      s.zeros += O::is_zero(bits);
-      s.minus |= bits == O::kSign;
-      s.plus |= bits == 0;
-    }
+  if (!o.is_float) return s;
+  for (int64_t i = r.begin; i < r.end; ++i) {
+    const auto bits = O::load(from + i * stride);
+    s.nans += o.is_nan(bits);
+    s.zeros += o.is_zero(bits);
+    s.minus |= bits == O::kSign;
+    s.plus |= bits == 0;
   }
   return s;
 }
 
 // The numbers of a range as keys, from `keys` on; what is NaN backwards from `nans`.
 template <class O, class U = typename O::Bits>
-void load_keys(const char* from, int64_t stride, Range r, U flip, U* keys, U* nans) {
+void load_keys(const O& o, const char* from, int64_t stride, Range r, U flip, U* keys, U* nans) {
   for (int64_t i = r.begin; i < r.end; ++i) {
     const U bits = O::load(from + i * stride);
-    if (O::kFloat && O::is_nan(bits)) {
+    if (o.is_nan(bits)) {
       *nans-- = bits;
     } else {
-      *keys++ = static_cast<U>(O::key(bits) ^ flip);
+      *keys++ = static_cast<U>(o.key(bits) ^ flip);
     }
   }
 }
@@ -143,10 +142,10 @@ void store(char* to, int64_t stride, const U* from, int64_t n, int64_t step) {
 
 // Zeros of both signs are equal: they come in the order in which they were.
 template <class O>
-void order_zeros(const char* from, int64_t in, int64_t n, char* to, int64_t out) {
+void order_zeros(const O& o, const char* from, int64_t in, int64_t n, char* to, int64_t out) {
   for (int64_t i = 0; i < n; ++i) {
     const auto bits = O::load(from + i * in);
-    if (!O::is_zero(bits)) continue;
+    if (!o.is_zero(bits)) continue;
     std::memcpy(to, &bits, sizeof bits);
     to += out;
   }
@@ -154,13 +153,13 @@ void order_zeros(const char* from, int64_t in, int64_t n, char* to, int64_t out)
 
 // One line, with memory for 2n keys.
 template <class O, class U = typename O::Bits>
-void sort_line(const Lines& l, const char* from, char* to, bool descending, U* a, int parts) {
+void sort_line(const O& o, const Lines& l, const char* from, char* to, bool descending, U* a, int parts) {
   U* const b = a + l.n;
   const U flip = static_cast<U>(descending ? ~U{0} : 0);
   Special special[kMaxParts], all;
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p)
-      special[p] = count_special<O>(from, l.in, part_of(l.n, static_cast<int>(p), parts));
+      special[p] = count_special(o, from, l.in, part_of(l.n, static_cast<int>(p), parts));
   });
   int64_t nans_before[kMaxParts];
   for (int p = 0; p < parts; ++p) {
@@ -173,7 +172,7 @@ void sort_line(const Lines& l, const char* from, char* to, bool descending, U* a
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       const Range r = part_of(l.n, static_cast<int>(p), parts);
-      load_keys<O>(from, l.in, r, flip, a + r.begin - nans_before[p], b + l.n - 1 - nans_before[p]);
+      load_keys(o, from, l.in, r, flip, a + r.begin - nans_before[p], b + l.n - 1 - nans_before[p]);
     }
   });
   const int64_t n = l.n - all.nans;
@@ -183,16 +182,16 @@ void sort_line(const Lines& l, const char* from, char* to, bool descending, U* a
     for (int64_t p = first; p < last; ++p) {
       const Range r = part_of(n, static_cast<int>(p), parts);
       for (int64_t i = r.begin; i < r.end; ++i) {
-        const U bits = O::bits(static_cast<U>(sorted[i] ^ flip));
+        const U bits = o.bits(static_cast<U>(sorted[i] ^ flip));
         std::memcpy(numbers + i * l.out[0], &bits, sizeof bits);
       }
     }
   });
   store(to + (descending ? 0 : n * l.out[0]), l.out[0], b + l.n - 1, all.nans, -1);
   if (all.minus && all.plus) {
-    const U low = static_cast<U>(O::key(descending ? U{0} : O::kSign) ^ flip);
+    const U low = static_cast<U>(o.key(descending ? U{0} : O::kSign) ^ flip);
     const int64_t first = std::lower_bound(sorted, sorted + n, low) - sorted;
-    order_zeros<O>(from, l.in, l.n, numbers + first * l.out[0], l.out[0]);
+    order_zeros(o, from, l.in, l.n, numbers + first * l.out[0], l.out[0]);
   }
 }
 
@@ -202,25 +201,23 @@ constexpr int kLanes = 64 / sizeof(U);  // lines side by side
 
 // Sorts `kLanes` short lines from `first` on side by side; false: some hold NaN or zeros of both signs.
 template <class O, class U = typename O::Bits>
-bool sort_beside(const Lines& l, const Call& call, int64_t first, U flip, U* rows) {
+bool sort_beside(const O& o, const Lines& l, const Call& call, int64_t first, U flip, U* rows) {
   constexpr int lanes = kLanes<U>;
   const char* from[lanes];
   char* to[lanes];
   for (int j = 0; j < lanes; ++j) {
     from[j] = call.in[0].data + l.offset(l.x, first + j);
     to[j] = call.out[0].data + l.offset(l.y[0], first + j);
-    if constexpr (O::kFloat) {
-      const Special s = count_special<O>(from[j], l.in, {0, l.n});
-      if (s.nans > 0 || (s.minus && s.plus)) return false;
-    }
+    const Special s = count_special(o, from[j], l.in, {0, l.n});
+    if (s.nans > 0 || (s.minus && s.plus)) return false;
   }
   for (int64_t i = 0; i < l.n; ++i)
     for (int j = 0; j < lanes; ++j)
-      rows[i * lanes + j] = static_cast<U>(O::key(O::load(from[j] + i * l.in)) ^ flip);
+      rows[i * lanes + j] = static_cast<U>(o.key(O::load(from[j] + i * l.in)) ^ flip);
   sort_columns<lanes>(rows, l.n);
   for (int64_t i = 0; i < l.n; ++i) {
     for (int j = 0; j < lanes; ++j) {
-      const U bits = O::bits(static_cast<U>(rows[i * lanes + j] ^ flip));
+      const U bits = o.bits(static_cast<U>(rows[i * lanes + j] ^ flip));
       std::memcpy(to[j] + i * l.out[0], &bits, sizeof bits);
     }
   }
@@ -229,7 +226,7 @@ bool sort_beside(const Lines& l, const Call& call, int64_t first, U flip, U* row
 
 // All lines, of which each is short: as many side by side as there are.
 template <class O, class U = typename O::Bits>
-void sort_short(const Lines& l, const Call& call, bool descending) {
+void sort_short(const O& o, const Lines& l, const Call& call, bool descending) {
   constexpr int lanes = kLanes<U>;
   const U flip = static_cast<U>(descending ? ~U{0} : 0);
   parallel_for((l.count + lanes - 1) / lanes, kGrain / (l.n * lanes) + 1, [&](int64_t begin, int64_t end) {
@@ -238,10 +235,10 @@ void sort_short(const Lines& l, const Call& call, bool descending) {
     for (int64_t group = begin; group < end; ++group) {
       if (ends_early_at(group, 256)) return;
       const int64_t first = group * lanes, last = std::min<int64_t>(first + lanes, l.count);
-      if (last - first == lanes && sort_beside<O>(l, call, first, flip, memory)) continue;
+      if (last - first == lanes && sort_beside(o, l, call, first, flip, memory)) continue;
       for (int64_t line = first; line < last; ++line) {
-        sort_line<O>(l, call.in[0].data + l.offset(l.x, line), call.out[0].data + l.offset(l.y[0], line), descending,
-                     memory, 1);
+        sort_line(o, l, call.in[0].data + l.offset(l.x, line), call.out[0].data + l.offset(l.y[0], line), descending,
+                  memory, 1);
       }
     }
   });
@@ -270,12 +267,12 @@ void sort(const Call& call) {
   const Lines l(call, 1);
   const bool descending = call.attrs->whole[0] != 0;
   if (l.n == 0) return;
-  with_order(call.in[0].dtype, [&]<class O>(O) {
+  with_order(call.in[0].dtype, [&]<class O>(const O& o) {
     using U = typename O::Bits;
-    if (l.n <= kShort && l.count >= kLanes<U>) return sort_short<O>(l, call, descending);
+    if (l.n <= kShort && l.count >= kLanes<U>) return sort_short(o, l, call, descending);
     each_line(l, 2 * l.n * static_cast<int64_t>(sizeof(U)), [&](int64_t line, char* memory, int parts) {
-      sort_line<O>(l, call.in[0].data + l.offset(l.x, line), call.out[0].data + l.offset(l.y[0], line), descending,
-                   reinterpret_cast<U*>(memory), parts);
+      sort_line(o, l, call.in[0].data + l.offset(l.x, line), call.out[0].data + l.offset(l.y[0], line), descending,
+                reinterpret_cast<U*>(memory), parts);
     });
   });
 }
@@ -283,29 +280,29 @@ void sort(const Call& call) {
 // Calls f with an Order and the type of its elements with their places.
 template <class F>
 void with_placed(DType type, int64_t n, F&& f) {
-  with_order(type, [&]<class O>(O) {
+  with_order(type, [&]<class O>(const O& o) {
     if constexpr (sizeof(typename O::Bits) < 8) {
-      if (n <= INT64_C(0xffffffff)) return f(O{}, Placed<uint32_t, uint32_t>{});
+      if (n <= INT64_C(0xffffffff)) return f(o, Placed<uint32_t, uint32_t>{});
     }
-    f(O{}, Placed<uint64_t, uint64_t>{});
+    f(o, Placed<uint64_t, uint64_t>{});
   });
 }
 
 // The ranks of a line with their places, turned where the largest come first.
 template <class O, class E>
-void load_placed(const Lines& l, const char* from, Range r, bool descending, E* to) {
+void load_placed(const O& o, const Lines& l, const char* from, Range r, bool descending, E* to) {
   using U = typename O::Bits;
   using I = decltype(E::index);
   const U flip = static_cast<U>(descending ? ~U{0} : 0);
   for (int64_t i = r.begin; i < r.end; ++i)
-    to[i] = {static_cast<U>(O::rank(O::load(from + i * l.in)) ^ flip), static_cast<I>(i)};
+    to[i] = {static_cast<U>(o.rank(O::load(from + i * l.in)) ^ flip), static_cast<I>(i)};
 }
 
 template <class O, class E>
-E* sort_placed(const Lines& l, const char* from, bool descending, E* a, int parts) {
+E* sort_placed(const O& o, const Lines& l, const char* from, bool descending, E* a, int parts) {
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p)
-      load_placed<O>(l, from, part_of(l.n, static_cast<int>(p), parts), descending, a);
+      load_placed(o, l, from, part_of(l.n, static_cast<int>(p), parts), descending, a);
   });
   return sort_parts(a, a + l.n, l.n, parts);
 }
@@ -314,10 +311,10 @@ void argsort(const Call& call) {
   const Lines l(call, 1);
   const bool descending = call.attrs->whole[0] != 0;
   if (l.n == 0) return;
-  with_placed(call.in[0].dtype, l.n, [&]<class O, class E>(O, E) {
+  with_placed(call.in[0].dtype, l.n, [&]<class O, class E>(const O& o, E) {
     each_line(l, 2 * l.n * static_cast<int64_t>(sizeof(E)), [&](int64_t line, char* memory, int parts) {
       const char* const from = call.in[0].data + l.offset(l.x, line);
-      const E* const sorted = sort_placed<O>(l, from, descending, reinterpret_cast<E*>(memory), parts);
+      const E* const sorted = sort_placed(o, l, from, descending, reinterpret_cast<E*>(memory), parts);
       char* const to = call.out[0].data + l.offset(l.y[0], line);
       for (int64_t i = 0; i < l.n; ++i) {
         const int64_t index = static_cast<int64_t>(sorted[i].index);
@@ -334,14 +331,14 @@ bool comes_before(const E& a, const E& b) {
 
 // The first k of a line in sorted order, with memory for `room` > k elements: what cannot be among them is dropped at once.
 template <class O, class E>
-E* select_first(const Lines& l, const char* from, int64_t k, bool descending, E* a, int64_t room) {
+E* select_first(const O& o, const Lines& l, const char* from, int64_t k, bool descending, E* a, int64_t room) {
   using U = typename O::Bits;
   const U flip = static_cast<U>(descending ? ~U{0} : 0);
   int64_t count = 0;
   auto bound = ~decltype(E::key){0};
   bool bounded = false;
   for (int64_t i = 0; i < l.n; ++i) {
-    const decltype(E::key) key = static_cast<U>(O::rank(O::load(from + i * l.in)) ^ flip);
+    const decltype(E::key) key = static_cast<U>(o.rank(O::load(from + i * l.in)) ^ flip);
     if (bounded && key >= bound) continue;
     a[count++] = {key, static_cast<decltype(E::index)>(i)};
     if (count < room) continue;
@@ -360,13 +357,13 @@ void topk(const Call& call) {
   const int64_t k = call.attrs->whole[0];
   const bool descending = call.attrs->whole[1] != 0, few = k <= l.n / 8;
   if (l.n == 0 || k == 0) return;
-  with_placed(call.in[0].dtype, l.n, [&]<class O, class E>(O, E) {
+  with_placed(call.in[0].dtype, l.n, [&]<class O, class E>(const O& o, E) {
     const int64_t room = few ? std::max<int64_t>(2 * k, 256) : 2 * l.n;
     each_line(l, room * static_cast<int64_t>(sizeof(E)), [&](int64_t line, char* memory, int parts) {
       const char* const from = call.in[0].data + l.offset(l.x, line);
       E* const a = reinterpret_cast<E*>(memory);
       const E* const chosen =
-          few ? select_first<O>(l, from, k, descending, a, room) : sort_placed<O>(l, from, descending, a, parts);
+          few ? select_first(o, l, from, k, descending, a, room) : sort_placed(o, l, from, descending, a, parts);
       char* const values = call.out[0].data + l.offset(l.y[0], line);
       char* const indices = call.out[1].data + l.offset(l.y[1], line);
       for (int64_t i = 0; i < k; ++i) {
@@ -381,19 +378,27 @@ void topk(const Call& call) {
 // Side by side, so that the memory of one search comes while the others wait for theirs.
 constexpr int kSearches = 16;
 
+template <class O>
+struct Search {
+  const View& sorted;
+  const O& order;
+};
+
 // For each of the elements, how many of the sorted ones come before it; Right: or are equal.
 template <class O, bool Right>
 void search(const void* context, const char* const* in, char* out, int64_t n) {
   using U = typename O::Bits;
-  const View& sorted = *static_cast<const View*>(context);
+  const auto& [sorted, o] = *static_cast<const Search<O>*>(context);
   const int64_t total = sorted.shape[0], stride = sorted.strides[0];
-  const auto rank = [&](int64_t i) { return O::rank(O::load(sorted.data + i * stride)); };
+  const O order = o;
+  const char* const data = sorted.data;
+  const auto rank = [order, data, stride](int64_t i) { return order.rank(O::load(data + i * stride)); };
   const auto comes = [](U there, U here) { return Right ? there <= here : there < here; };
   for (int64_t first = 0; first < n; first += kSearches) {
     const int count = static_cast<int>(std::min<int64_t>(kSearches, n - first));
     U wanted[kSearches];
     int64_t base[kSearches] = {};
-    for (int j = 0; j < count; ++j) wanted[j] = O::rank(O::load(in[0] + (first + j) * static_cast<int64_t>(sizeof(U))));
+    for (int j = 0; j < count; ++j) wanted[j] = order.rank(O::load(in[0] + (first + j) * static_cast<int64_t>(sizeof(U))));
     int64_t left = total;
     while (left > 1) {
       const int64_t half = left / 2;
@@ -409,8 +414,9 @@ void search(const void* context, const char* const* in, char* out, int64_t n) {
 
 template <bool Right>
 void searchsorted(const Call& call) {
-  with_order(call.in[0].dtype, [&]<class O>(O) {
-    const Body body{search<O, Right>, call.in, {call.in[1].dtype}, DType::i64, INT64_MAX, 512};
+  with_order(call.in[0].dtype, [&]<class O>(const O& o) {
+    const Search<O> context{call.in[0], o};
+    const Body body{search<O, Right>, &context, {call.in[1].dtype}, DType::i64, INT64_MAX, 512};
     iterate(body, call.in + 1, 1, *call.out);
   });
 }

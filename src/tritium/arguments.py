@@ -75,6 +75,10 @@ def _number(value: Any) -> Any:
     """Return a number a float can hold; NaN is none."""
     if isinstance(value, (str, bytes, bytearray)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise _RefusedError
+    if (
+        isinstance(value, int) and -_EXACT <= value <= _EXACT
+    ):  # also a size that varies, which has no float while it is traced
+        return value
     try:
         as_float = float(value)
     except TraceError:

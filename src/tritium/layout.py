@@ -77,7 +77,9 @@ def text(shape: tuple[int | None, ...]) -> str:
 
 def count_text(n: int) -> str:
     """Return a count as digits, or as the power of 2 below it: Python refuses to write integers of thousands of digits."""
-    size = abs(n).bit_length()
+    size = (
+        abs(n).bit_length() if type(n) is int else 0
+    )  # of other integers, such as a size that varies, the text is short
     return str(n) if size <= 128 else f"{'-' if n < 0 else ''}2**{size - 1}…"
 
 
@@ -322,7 +324,7 @@ def normal_key(key: Any, shape: Shape) -> Key:
                 raise BoundsError(
                     f"Index {count_text(i)} is outside axis {d} of {text(shape)}, which has size {shape[d]}."
                 )
-            out.append(i % shape[d])
+            out.append(i if i >= 0 else i + shape[d])
             d += 1
     return tuple(out)
 
@@ -335,7 +337,13 @@ def _plain_key(parts: Key, shape: Shape) -> Key | None:
     for p, size in zip(parts, shape, strict=False):
         if type(p) is int and -size <= p < size:
             out.append(p if p >= 0 else p + size)
-        elif type(p) is slice and p.step is None and type(p.start) in _ENDS and type(p.stop) in _ENDS:
+        elif (
+            type(p) is slice
+            and type(size) is int
+            and p.step is None
+            and type(p.start) in _ENDS
+            and type(p.stop) in _ENDS
+        ):
             out.append(p.indices(size))
         else:
             return None
@@ -347,6 +355,9 @@ _ENDS = (int, type(None))
 
 
 def _slice_ends(part: slice, size: int) -> tuple[int, int, int]:
+    ends = (part.start, part.stop, part.step)
+    if any(map(_varies, (size, *ends))) and all(x is None or type(x) is int or _varies(x) for x in ends):
+        return _general_slice_ends(*ends, size)
     try:
         return part.indices(size)
     except TraceError:
@@ -357,7 +368,37 @@ def _slice_ends(part: slice, size: int) -> tuple[int, int, int]:
         ) from None
 
 
+def _general_slice_ends(start: Any, stop: Any, step: Any, size: int) -> tuple[int, int, int]:
+    """Return what slice.indices returns, by arithmetic and comparisons alone: sizes that vary note them."""
+    step = 1 if step is None else step
+    if step == 0:
+        raise BoundsError("A slice has the step 0; give a step other than 0.")
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+
+    def end(x: Any, default: int) -> int:
+        if x is None:
+            return default
+        return max(x + size, low) if x < 0 else min(x, high)
+
+    return end(start, low if step > 0 else high), end(stop, high if step > 0 else low), step
+
+
+def _count(start: int, stop: int, step: int) -> int:
+    """Return the number of elements of a slice."""
+    if type(start) is type(stop) is type(step) is int:
+        return len(range(start, stop, step))
+    return max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
+
+
+def _varies(x: Any) -> bool:
+    """Return True for a size that varies (`graph.size`): arithmetic keeps it, what is written in C does not."""
+    return getattr(type(x), "varies", False) is True
+
+
 def _index_of(part: Any) -> int:
+    if _varies(part):
+        index: int = part
+        return index
     try:
         return operator.index(part)
     except TraceError:
@@ -383,7 +424,7 @@ def basic_index(x: Layout, key: Key) -> Layout:
             offset += p * x.strides[d]
         else:
             start, stop, step = p
-            n = len(range(start, stop, step))
+            n = _count(start, stop, step)
             shape.append(n)
             strides.append(step * x.strides[d])
             offset += start * x.strides[d] if n else 0

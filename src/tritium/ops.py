@@ -1005,6 +1005,25 @@ def SCALE(*shape: int) -> Draw:
     return Draw(F32(*shape), 0.5, 2)
 
 
+def HALF_SCALE(*shape: int) -> Draw:
+    return Draw(Spec(shape, f16), 0.5, 2)
+
+
+ACTIVATIONS = ("token", "group", "float")  # how a product with quantised weights takes x
+
+
+def check_activations(activations: Any, group: int, what: str) -> None:
+    """Raise unless weights with such groups can be multiplied with x so."""
+    if activations not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise ArgumentError(f"{what}: activations={shown(activations)} is unknown; use one of {known}.")
+    if activations == "group" and not group:
+        raise ArgumentError(
+            f"{what}: activations='group' needs weights with a scale for each group of columns, given group=0; use "
+            f"activations='token', or quantise with quant.ternary(w, group=128)."
+        )
+
+
 @op(CONTRACT, common=(), packed=True, flops=_inner_weights, axes=Axes.SHARED, samples=[
     sample(I8(3, 40), Spec((7, 40), dt.tern2)), sample(I8(33), Spec((5, 33), dt.tern5)), sample(I8(2, 2, 70), I8(70, 70)),
     sample(I8(4, 9), Spec((3, 9), dt.i4)), *(sample(I8(9, 130), Spec((90, 130), t)) for t in TILED),
@@ -1025,18 +1044,25 @@ def integer_matmul(q: Spec, w: Spec, /) -> Spec:
     *(sample(F32(2, 200), Spec((90, 200), t), SCALE(90, 4), None, group=64) for t in (*TILED, dt.i4)),
     sample(Spec((2, 2, 33), bf16), Spec((5, 33), dt.tern2), SCALE(), None),
     sample(Spec((3, 33), f16), Spec((5, 33), i8), SCALE(5), None),
+    *(sample(F32(3, 1100), Spec((70, 1100), t), HALF_SCALE(70, 23), F32(70), group=48, activations="group") for t in TILED),
     sample(F32(2, 33), Spec((5, 33), dt.tern2), SCALE(5, 7), None, group=5), sample(F32(0, 8), Spec((4, 8), dt.tern2), F32(), None),
+    sample(F32(2, 33), Spec((5, 33), dt.tern2), HALF_SCALE(5, 7), None, group=5, activations="group"),
     sample(F32(3, 0), Spec((4, 0), dt.tern2), F32(), F32(4))])  # fmt: skip
-def quantized_matmul(x: Spec, w: Spec, scale: Spec, bias: Spec | None = None, /, group: int = 0) -> Any:
-    """x @ (w * scale).T + bias, with x quantised to int8 token by token; the sums are exact, the result the same on every kernel."""
+def quantized_matmul(
+    x: Spec, w: Spec, scale: Spec, bias: Spec | None = None, /, group: int = 0, activations: str = "token"
+) -> Any:
+    """x @ (w * scale).T + bias. activations: how x is multiplied: int8 with a scale for each token, or for each group of columns too;
+    these sums are exact, and the result is the same on every kernel. 'float': x as it is, in f32, for comparison."""
+    check_activations(activations, group, "quantized_matmul")
     _is_weight(w, "quantized_matmul")
     _agree_inner(x, w, "quantized_matmul")
     if bias is not None and bias.shape != w.shape[:1]:
         raise ShapeError(f"quantized_matmul: bias must have shape [{w.shape[0]}] for w {w}, given {bias}.")
     x = Spec(x.shape, _half_or_single(x))
-    scale = _scale_spec(w, scale, group, "quantized_matmul")
-    _sums_fit(w, builtins.min(group or w.shape[1], w.shape[1]), "quantized_matmul")
-    ready = (x, w, scale, None if bias is None else Spec(bias.shape, f32))
+    wide = _scale_spec(w, scale, group, "quantized_matmul")
+    if activations != "float":
+        _sums_fit(w, builtins.min(group or w.shape[1], w.shape[1]), "quantized_matmul")
+    ready = (x, w, scale if scale.dtype is f16 else wide, None if bias is None else Spec(bias.shape, f32))
     return Decision(ready, Spec(x.shape[:-1] + w.shape[:1], x.dtype))
 
 

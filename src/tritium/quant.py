@@ -22,7 +22,7 @@ import numpy as np
 from tritium import dtype as dt, ops
 from tritium.arguments import WAYS_TO, checked, checked_class
 from tritium.errors import ArgumentError, QuantError, ShapeError, nearest
-from tritium.functions import asarray, randn
+from tritium.functions import asarray, randn, zeros
 from tritium.interop import adopt_foreign, is_foreign, read_tensor
 from tritium.tensor import Tensor
 
@@ -33,7 +33,7 @@ class Quantized:
 
     scheme: str
     data: Tensor
-    scale: Tensor | None = None  # None: floats, nothing to scale
+    scale: Tensor | None = None  # f32, or f16 as some files have it; None: floats, nothing to scale
     zero: Tensor | None = None  # None: the integers are symmetric
     group: int = 0  # columns that share a scale; 0: a whole row or the whole matrix does
 
@@ -57,13 +57,18 @@ class Quantized:
             return self.data.to(dtype)
         return ops.dequantize(self.data, self.scale, self.zero, self.group, dtype=dtype)
 
-    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def matmul(self, x: Tensor, bias: Tensor | None = None, *, activations: str = "token") -> Tensor:
         """Return x @ w.T + bias. Integers multiply int8 activations exactly; floats, and zero points by groups, go through
-        floats."""
+        floats. activations: 'token' (a scale for each token), 'group' (for each group of columns too) or 'float' (x as it is);
+        only symmetric integers have a choice."""
         x = read_tensor(x, "quant")
         x = x if x.dtype.is_float else x.to(dt.f32)
         if self.scale is not None and self.zero is None:
-            return ops.quantized_matmul(x, self.data, self.scale, bias, self.group)
+            return ops.quantized_matmul(x, self.data, self.scale, bias, self.group, activations)
+        if activations != "token":
+            raise ArgumentError(
+                f"Quantized.matmul: activations={activations!r} needs symmetric integers, given {self.scheme!r}; leave it out."
+            )
         if self.scale is None or self.zero is None or self.group:
             y = ops.matmul(x, self.dequantize(x.dtype).T)
         else:  # sum q (w - zero) = sum q w - zero * sum q
@@ -83,14 +88,21 @@ class Quantized:
         return replace(self, data=self.data.to(device=device), scale=scale, zero=zero)
 
     def tiled(self) -> Quantized:
-        """Return the integers in the order in which this device's kernels read them fastest; for weights that stay."""
+        """Return the integers in the order in which this device's kernels read them fastest; for weights that stay. The scales
+        of groups then are column after column, since a kernel needs those of many rows at once."""
         liked = self.data.device.backend.tiling(self.data.dtype)
-        return self if liked is self.data.dtype else replace(self, data=ops.repack(self.data, liked))
+        data = self.data if liked is self.data.dtype else ops.repack(self.data, liked)
+        by_columns = liked.rows > 1 and self.scale is not None and self.scale.ndim == 2 and self.scale.strides[0] != 1
+        scale = self.scale.T.contiguous().T if by_columns and self.scale is not None else self.scale
+        return self if data is self.data and scale is self.scale else replace(self, data=data, scale=scale)
 
     def plain(self) -> Quantized:
         """Return the integers packed along rows again: the form that is saved and compared."""
         base = CANONICAL.get(self.data.dtype)
-        return self if base is None else replace(self, data=ops.repack(self.data, base))
+        scale = None if self.scale is None else self.scale.contiguous()
+        if base is None:
+            return self if scale is self.scale else replace(self, scale=scale)
+        return replace(self, data=ops.repack(self.data, base), scale=scale)
 
     def quality(self, w: Any, x: Tensor | None = None) -> Quality:
         """Measure the error against the floats `w`; the product is compared on `x`, or on Gaussian tokens."""
@@ -99,6 +111,7 @@ class Quantized:
 
 
 WAYS_TO[Quantized] = "tritium.quant.ternary(w) makes one of floats [out, in]; a layer's from_float(w) does both"
+SCALE_DTYPES = (dt.f32, dt.f16)
 CANONICAL = {
     dt.tern2_r64: dt.tern2,
     dt.tern2_r16: dt.tern2,
@@ -141,11 +154,17 @@ def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
 
 
 @checked
-def ternary(w: Any, *, axis: int | None = None, group: int | None = 0, dtype: Any = dt.tern2) -> Quantized:
+def ternary(
+    w: Any, *, axis: int | None = None, group: int | None = 0, dtype: Any = dt.tern2, scale_dtype: Any = dt.f32
+) -> Quantized:
     """Quantise by absmean: g = max(mean|w|, 1e-5), t = clip(round(w / g), -1, 1), half to even. One g for all, for each row
-    (axis=0) or for each group of columns. dtype: 'tern2' (2 bits) or 'tern5' (1.6 bits)."""
+    (axis=0) or for each group of columns. dtype: 'tern2' (2 bits) or 'tern5' (1.6 bits). scale_dtype: 'f32', or 'f16', to
+    which g is rounded once t is known."""
+    kind = dt.dtype(scale_dtype)
+    if kind not in SCALE_DTYPES:
+        raise ArgumentError(f"quant.ternary: scale_dtype must be f32 or f16, given {kind}.")
     data, scale = ops.quantize_ternary(_matrix(w, "ternary"), axis=axis, group=group, dtype=dtype)
-    return Quantized("ternary", data, scale, None, group or 0)
+    return Quantized("ternary", data, _multiplier(scale.to(kind)), None, group or 0)
 
 
 @checked
@@ -239,18 +258,19 @@ def check_codes(w: Tensor) -> None:
 
 
 def _multiplier(scale: Any) -> Tensor:
-    """Return a scale as an f32 tensor; it must be finite there."""
+    """Return a scale as a tensor, f16 as it is, all others as f32; it must be finite there."""
     if is_foreign(scale):
         scale = adopt_foreign(scale)
     if not isinstance(scale, Tensor):
         try:
             with np.errstate(over="ignore"):
-                scale = asarray(np.asarray(scale, np.float32))
+                half = isinstance(scale, np.ndarray) and scale.dtype == np.float16
+                scale = asarray(scale if half else np.asarray(scale, np.float32))
         except (TypeError, ValueError):
             raise ArgumentError(f"scale must be a number or an array of numbers, given {scale!r}.") from None
-    scale = scale.to(dt.f32)
+    scale = scale if scale.dtype is dt.f16 else scale.to(dt.f32)
     if not bool(ops.all(ops.isfinite(scale))):
-        raise QuantError("A scale is NaN, or infinite in f32; weights need finite scales.")
+        raise QuantError(f"A scale is NaN, or infinite in {scale.dtype}; weights need finite scales.")
     return scale
 
 
@@ -258,7 +278,7 @@ def _multiplier(scale: Any) -> Tensor:
 
 
 class Activations(NamedTuple):
-    """Tokens as int8: x ≈ q * scale[..., None]."""
+    """Tokens as int8: x ≈ q * scale[..., None]; in groups, scale and sum have one number for each group of columns."""
 
     q: Tensor
     scale: Tensor
@@ -266,9 +286,12 @@ class Activations(NamedTuple):
 
 
 @checked
-def activations(x: Tensor) -> Activations:
-    """Quantise activations to int8 by absmax per token: amax = max(|x|, 1e-5), q = rint(x * (127 / amax)), scale = amax / 127."""
-    result = Activations(*ops.quantize_activations(x))
+def activations(x: Tensor, *, group: int | None = 0) -> Activations:
+    """Quantise activations to int8 by absmax per token, or per group of columns of each token: amax = max(|x|, 1e-5),
+    q = rint(x * (127 / amax)), scale = amax / 127."""
+    if group is not None and group < 0:
+        raise ArgumentError(f"quant.activations: group must be 0 (whole tokens) or a number of columns, given {group}.")
+    result = Activations(*ops.quantize_activations(x)) if not group else _in_groups(x, group)
     if bool(ops.any(ops.isnan(result.scale))):
         values = x.to("cpu").to(dt.f32).numpy()
         index = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
@@ -276,6 +299,20 @@ def activations(x: Tensor) -> Activations:
             f"quant.activations: element {index} is {values[tuple(index)]}; quantisation needs finite numbers."
         )
     return result
+
+
+def _in_groups(x: Tensor, group: int) -> Activations:
+    """Quantise groups as tokens of their own; the last of a token is filled up with zeros, which change nothing."""
+    x = read_tensor(x, "quant.activations")
+    if not x.ndim:
+        raise ShapeError("quant.activations: at least one axis is needed; the last one is a token.")
+    *lead, k = x.shape
+    group = min(group, max(k, 1))
+    groups = -(-k // group)
+    if short := groups * group - k:
+        x = ops.concat([x, zeros((*lead, short), x.dtype, device=x.device)], axis=-1)
+    q, scale, total = ops.quantize_activations(x.reshape(*lead, groups, group))
+    return Activations(q.reshape(*lead, groups * group)[..., :k], scale, total)
 
 
 # ---- what is lost, and what it costs

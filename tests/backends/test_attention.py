@@ -185,6 +185,29 @@ def test_rope_passes_the_other_heads() -> None:
             ops.rope(tt.tensor(x), cos, sin, heads=heads)
 
 
+@every_isa
+@few
+@given(st.integers(0, 3), st.integers(1, 3), st.integers(0, 9), st.integers(0, 9), floats, st.booleans(), st.booleans())
+def test_rope_of_a_part_of_each_head_passes_the_rest(
+    isa: str, tokens: int, heads: int, half: int, rest: int, kind: str, interleaved: bool, gaps: bool
+) -> None:
+    x, angle = draw((2, tokens, heads, 2 * half + rest), kind, 1), draw((tokens, half), seed=2)
+    some = {"interleaved": interleaved, "heads": heads - 1}
+    got = native_call(ops.rope, isa, strided(x) if gaps else x, np.cos(angle), np.sin(angle), size=2 * half, **some)
+    want = x.copy()
+    want[..., : 2 * half] = native_call(ops.rope, isa, x[..., : 2 * half], np.cos(angle), np.sin(angle), **some)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_rope_refuses_a_part_that_is_odd_or_larger_than_a_head() -> None:
+    x, angle = tt.zeros((2, 3, 1, 8)), tt.zeros((3, 2))
+    for size in (-2, 3, 10):
+        with pytest.raises(
+            ArgumentError, match=f"rope: size must be even and from 0 to the last axis of x .*, given {size}"
+        ):
+            ops.rope(x, angle, angle, size=size)
+
+
 # ---- update_cache
 
 
@@ -324,6 +347,61 @@ def test_scores_that_overflow_give_what_the_reference_gives(isa: str) -> None:
     near(got, expected(ops.attention, got, q, k, v, None), "f32")
     k[0, 0, 69] = np.inf
     assert np.isnan(native_call(ops.attention, isa, q, k, v, None)).all()
+
+
+# ---- attention to a window
+
+
+@every_isa
+@few
+@given(
+    st.integers(0, 3), st.integers(0, 9), st.sampled_from([(1, 1), (4, 2), (6, 1), (9, 1)]), st.integers(1, 150),
+    st.sampled_from([8, 33, 64]), floats, floats, st.booleans(), st.sampled_from([1, 2, 5, 63, 64, 65, 100, 2**31 - 1]),
+)  # fmt: skip
+def test_a_window_is_the_references(
+    isa: str, batch: int, tokens: int, heads: tuple[int, int], capacity: int, size: int, kind: str, q_kind: str, gaps: bool,
+    window: int,
+) -> None:  # fmt: skip
+    q, k, v, places = cached(batch, tokens, *heads, capacity, size, kind, q_kind, batch * 100 + tokens)
+    xs = [strided(x) if gaps and x.size else x for x in (q, k, v)]
+    got = native_call(ops.attention, isa, *xs, places, window=window)
+    near(got, expected(ops.attention, got, q, k, v, places, window=window), q_kind)
+    if window >= capacity:
+        np.testing.assert_array_equal(got, native_call(ops.attention, isa, *xs, places))
+
+
+@every_isa
+@pytest.mark.parametrize("window", [1, 40, 64, 600])
+def test_a_query_with_a_window_has_the_same_bits_in_any_chunk_and_batch(isa: str, window: int, threads: int) -> None:
+    tokens = 1100
+    q, k, v = draw((1, tokens, 4, 16)), draw((2, 2, tokens, 16), "f16", 1), draw((2, 2, tokens, 16), "f16", 2)
+    at = lambda start, n: np.array([(1, start, n)], np.int32)
+    whole = native_call(ops.attention, isa, q, k, v, at(0, tokens), window=window)
+    for start, n in ((0, 1), (63, 2), (639, 1), (640, 1), (1099, 1), (500, 13), (1000, 100)):
+        got = native_call(ops.attention, isa, q[:, start : start + n], k, v, at(start, n), window=window)
+        np.testing.assert_array_equal(got, whole[:, start : start + n])
+    some = [3, 64, 511, 1099]
+    places = np.array([(1, t, 1) for t in some], np.int32)
+    batched = native_call(ops.attention, isa, q[0, some][:, None], k, v, places, window=window)
+    np.testing.assert_array_equal(batched[:, 0], whole[0, some])
+
+
+@every_isa
+def test_what_lies_before_a_window_cannot_harm_a_query(isa: str) -> None:
+    q, k, v = draw((1, 20, 4, 32)), draw((1, 1, 128, 32), seed=1), draw((1, 1, 128, 32), seed=2)
+    places = np.array([(0, 60, 20)], np.int32)
+    want = native_call(ops.attention, isa, q, k, v, places, window=5)
+    k[:, :, :66], v[:, :, :66] = np.nan, np.inf  # seen by queries 0 to 9
+    got = native_call(ops.attention, isa, q, k, v, places, window=5)
+    np.testing.assert_array_equal(got[:, 10:], want[:, 10:])
+    assert np.isnan(got[:, :10]).all()
+
+
+def test_a_window_is_a_number_of_keys() -> None:
+    q, k = tt.zeros((1, 1, 1, 4)), tt.zeros((1, 1, 3, 4))
+    for window in (0, -1, 2**31):
+        with pytest.raises(ArgumentError, match="attention: window must be None or a number of keys, 1 or more"):
+            ops.attention(q, k, k, window=window)
 
 
 # ---- places that do not exist

@@ -501,7 +501,7 @@ def test_one_program_for_each_kind_of_arguments() -> None:
 
 
 def test_the_dict_of_programs_is_bounded() -> None:
-    fn = tt.compile(lambda x: x + 1.0)
+    fn = tt.compile(lambda x: x + 1.0, disable="sizes")
     for n in range(1, MAX_PROGRAMS + 16):
         fn(tt.ones(n))
     assert fn.cache_info().programs == fn.cache_info().limit == MAX_PROGRAMS
@@ -1055,7 +1055,7 @@ def test_a_function_with_too_many_programs_warns_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tritium.compiler.compile.MAX_PROGRAMS", 8)
-    grow = tt.compile(lambda x: x + 1)
+    grow = tt.compile(lambda x: x + 1, disable="sizes")
     for i in range(11):
         grow(tt.ones(i + 1))
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -1066,7 +1066,7 @@ def test_a_function_with_too_many_programs_warns_once(
 
 def test_a_program_that_calls_go_on_using_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tritium.compiler.compile.MAX_PROGRAMS", 4)
-    grow = tt.compile(lambda x: x + 1)
+    grow = tt.compile(lambda x: x + 1, disable="sizes")
     often = tt.ones(100)
     for i in range(12):
         for _ in range(3):

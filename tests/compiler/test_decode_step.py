@@ -101,12 +101,36 @@ def all_turned(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
     return ops.attention(turned[:, :, :HEADS], kv[:, :SHARED], kv[:, SHARED:], places)
 
 
+def windowed(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    turned = ops.rope(x, cos, sin, heads=HEADS + SHARED)
+    ops.update_cache(kv, turned[:, :, HEADS:], places, out=kv)
+    return ops.attention(turned[:, :, :HEADS], kv[:, :SHARED], kv[:, SHARED:], places, window=3)
+
+
+def turned_in_part(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    turned = ops.rope(x, cos[..., :1], sin[..., :1], heads=HEADS + SHARED, size=2)
+    ops.update_cache(kv, turned[:, :, HEADS:], places, out=kv)
+    return ops.attention(turned[:, :, :HEADS], kv[:, :SHARED], kv[:, SHARED:], places)
+
+
 def a_copy(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
     return step(x, cos, sin, places, kv.clone())
 
 
 @pytest.mark.parametrize(
-    "fn", [turned_twice, read_before, read_after, given_back, other_places, values_first, all_turned, a_copy]
+    "fn",
+    [
+        turned_twice,
+        read_before,
+        read_after,
+        given_back,
+        other_places,
+        values_first,
+        all_turned,
+        a_copy,
+        windowed,
+        turned_in_part,
+    ],
 )
 def test_rows_that_others_read_or_that_are_not_quite_those_stay_apart(fn: Any) -> None:
     assert found(fn) == []

@@ -20,6 +20,7 @@ FILES = {  # what each page promises
     "add-an-op.md": ["src/tritium/backends/reference/kernels.py", "src/tritium/ops.py"],
     "add-a-backend.md": ["mirror.py"],
     "add-a-format.md": ["src/tritium/io/codecs.py", "src/tritium/io/formats.py", "src/tritium/io/ggml.py"],
+    "add-a-family.md": ["src/tritium/families/__init__.py", "src/tritium/families/granite.py"],
     "add-a-command.md": ["src/tritium/cli/hello.py", "src/tritium/cli/root.py"],
     "add-a-chart.md": ["src/tritium/see/charts/charts.py", "src/tritium/see/charts/lollipop.py"],
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import tiny
 from models import AUTO, largest, simple, steps
 from tritium.families.config import Config
-from tritium.io import Ternary, codecs
+from tritium.io import Ternary, codecs, gguf
 from tritium.io.model import names
 from tritium.models.parts import shapes_in_files
 
@@ -51,6 +51,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "head_dim": 16, "rope_theta": 1e6,
        "rope_local_base_freq": 1e4, "sliding_window": 6, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16,
        "projection_norms": True},
+    "maple": COMMON
+    | {"model_type": "maple", "hidden_act": "silu", "head_dim": 32, "rope_theta": 1e4, "num_hidden_layers": 4,
+       "tie_word_embeddings": False, "sliding_window": 9, "partial_rotary_factor": 0.5, "nope_on_global_attention": True,
+       "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True,
+       "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    "qwen3_5": COMMON
+    | {"model_type": "qwen3_5_text", "hidden_act": "silu", "head_dim": 32, "num_hidden_layers": 4, "tie_word_embeddings": False,
+       "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]},
+       "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+       "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
 }  # fmt: skip
 
 
@@ -63,8 +73,8 @@ class Weights:
     plain: dict[str, Array]
 
 
-def random(config: dict[str, Any], seed: int = 0) -> Weights:
-    """Return weights whose activations keep the size of one."""
+def random(config: dict[str, Any], seed: int = 0, group: int = 0) -> Weights:
+    """Return weights whose activations keep the size of one; with scales for groups of columns, which f16 holds."""
     rng = np.random.default_rng(seed)
     ternary, plain = {}, {}
     checked = Config.from_hf(config)
@@ -74,6 +84,8 @@ def random(config: dict[str, Any], seed: int = 0) -> Weights:
             continue
         if names.is_linear(name, arch):
             scale = simple((1.5 / shape[-1]) ** 0.5 * rng.uniform(0.7, 1.4))
+            if group:
+                scale = np.float32(np.float16(scale * rng.uniform(0.7, 1.4, (shape[0], shape[1] // group))))
             ternary[name] = (rng.integers(-1, 2, shape).astype(np.int8), scale[()])
         elif len(shape) > 1:
             plain[name] = simple(rng.normal(size=shape) * shape[-1] ** -0.5)
@@ -96,6 +108,70 @@ def write_folder(path: Path, w: Weights) -> Path:
     return path
 
 
+def write_gguf(path: Path, w: Weights, **more: bytes) -> Path:
+    """Write a GGUF file as llama.cpp's converters do: their names, their order of rows and heads, norms with what they leave out."""
+    arch = names.arch_of(w.config)
+    assert arch is not None
+    config = {k: v for k, v in w.config.items() if k != "rope_scaling" or v["rope_type"] != "longrope"}
+    keys = {"general.architecture": gguf.string(arch.gguf)} | names.config_to_gguf(config, arch) | more
+    tensors: dict[str, Array] = {}
+    if config != w.config:
+        scaling = w.config["rope_scaling"]
+        keys |= {
+            f"{arch.gguf}.rope.scaling.type": gguf.string("longrope"),
+            f"{arch.gguf}.rope.scaling.original_context_length": gguf.number("u32", scaling["original_max_position_embeddings"]),
+        }  # fmt: skip
+        tensors |= {f"rope_factors_{k}.weight": np.float32(scaling[f"{k}_factor"]) for k in ("long", "short")}
+    if arch.gguf == "qwen35":
+        inner = w.config["linear_num_value_heads"] * w.config["linear_value_head_dim"]
+        keys["qwen35.ssm.inner_size"] = gguf.number("u32", inner)
+    dense = {name: to_dense(t, scale) for name, (t, scale) in w.ternary.items()}
+    for name, values in (w.plain | dense).items():
+        if ".mlp.experts." in name:
+            stem, _, rest = name.partition(".mlp.experts.")
+            stacked = f"{stem}.mlp.experts.{rest.partition('.')[2]}"
+            if rest.startswith("0."):
+                each = [dense[f"{stem}.mlp.experts.{e}.{rest[2:]}"] for e in range(w.config["num_experts"])]
+                tensors[str(names.to_gguf(stacked, arch))] = np.stack(each)
+            continue
+        tensors[str(names.to_gguf(name, arch))] = _as_gguf(name, values, w.config, arch)
+    with path.open("wb") as file:
+        gguf.write(file, keys, [tiny.piece(n, np.float32(a)) for n, a in tensors.items()])
+    return path
+
+
+def to_dense(t: Array, scale: Any) -> Array:
+    """Return the numbers of a ternary matrix."""
+    wide = np.repeat(scale, t.shape[1] // scale.shape[1], axis=1) if np.ndim(scale) else scale
+    return t.astype(np.float32) * wide
+
+
+def _as_gguf(name: str, values: Array, c: dict[str, Any], arch: names.Arch) -> Array:
+    """Return the numbers of a tensor as GGUF has them."""
+    if arch.interleaved and name.endswith(("q_proj.weight", "k_proj.weight")):
+        heads = c["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+        return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+    if name.endswith("norm.weight") and c["model_type"].startswith(("gemma3", "qwen3_5")):
+        return values + np.float32("linear_attn" not in name and not c.get("projection_norms"))
+    if "linear_attn." not in name:
+        return values
+    keys, heads = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    first = 2 * keys * c["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0
+
+    def tiled(a: Array, size: int) -> Array:
+        rows = a.reshape(keys, heads // keys, size, *a.shape[1:]).swapaxes(0, 1)
+        return rows.reshape(a.shape)
+
+    if name.endswith("A_log"):
+        return tiled(-np.exp(values), 1)
+    if name.endswith(("dt_bias", "in_proj_a.weight", "in_proj_b.weight")):
+        return tiled(values, 1)
+    if "out_proj" in name:
+        return tiled(values.T, c["linear_value_head_dim"]).T
+    values = values[:, 0] if "conv1d" in name else values
+    return np.concatenate([values[:first], tiled(values[first:], c["linear_value_head_dim"])])
+
+
 # ---- the decoder in NumPy
 
 
@@ -112,9 +188,12 @@ ACTIVATIONS = {
 
 @dataclass
 class Decoder:
-    """One sequence through a decoder, in float64."""
+    """One sequence through a decoder, in float64; inputs of folded weights are rotated."""
 
     w: Weights
+    folded: frozenset[str] = frozenset()
+    signs: dict[int, Array] = field(default_factory=dict)
+    hadamard: Array = field(default_factory=lambda: np.ones((1, 1)))
 
     def __post_init__(self) -> None:
         c = self.c = self.w.config
@@ -127,12 +206,24 @@ class Decoder:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.c["rms_norm_eps"]) * weight
 
     def linear(self, x: Array, name: str) -> Array:
+        x = self.rotation(x, f"{name}.weight")
         if f"{name}.norm.weight" in self.w.plain:
             x = self.norm(x, f"{name}.norm", 0.0)
         if f"{name}.weight" not in self.w.ternary:
             return x @ self.w.plain[f"{name}.weight"].astype(np.float64).T
         t, scale = self.w.ternary[f"{name}.weight"]
+        if np.ndim(scale):  # by groups of columns, of the activations too
+            parts = zip(np.split(x, scale.shape[1], axis=-1), np.split(t, scale.shape[1], axis=1), scale.T, strict=True)
+            return sum(steps(a) @ b.T.astype(np.float64) * g / (127 / largest(a)) for a, b, g in parts)
         return steps(x) @ t.T.astype(np.float64) * float(scale) / (127 / largest(x))
+
+    def rotation(self, x: Array, name: str) -> Array:
+        """Return H (s * x) of the input of a folded weight."""
+        if name not in self.folded:
+            return x
+        signs = self.signs[x.shape[-1]]
+        blocks = (x * signs).reshape(*x.shape[:-1], -1, len(self.hadamard))
+        return (blocks @ self.hadamard).reshape(x.shape)
 
     def logits(self, ids: Sequence[int]) -> Array:
         """Return the logits [tokens, vocab] of a whole sequence."""
@@ -142,12 +233,15 @@ class Decoder:
         depth = c["scale_depth"] / np.sqrt(c["num_hidden_layers"]) if kind == "minicpm" else 1.0
         for i in range(c["num_hidden_layers"]):
             layer = f"model.layers.{i}"
-            y = self.attention(self.norm(x, f"{layer}.input_layernorm"), i)
+            linear = c.get("layer_types", [""] * (i + 1))[i] == "linear_attention"
+            mixer = self.delta_net if linear else self.attention
+            y = mixer(self.norm(x, f"{layer}.input_layernorm"), i)
             after = "post_attention_layernorm"
             if kind == "gemma3":
                 y, after = self.norm(y, f"{layer}.{after}"), "pre_feedforward_layernorm"
             x = x + depth * y
-            y = self.mlp(self.norm(x, f"{layer}.{after}"), f"{layer}.mlp")
+            mlp = self.experts if kind == "maple" else self.mlp
+            y = mlp(self.norm(x, f"{layer}.{after}"), f"{layer}.mlp")
             if kind == "gemma3":
                 y = self.norm(y, f"{layer}.post_feedforward_layernorm")
             x = x + depth * y
@@ -158,22 +252,30 @@ class Decoder:
     def attention(self, x: Array, i: int) -> Array:
         c, name, count = self.c, f"model.layers.{i}.self_attn", len(x)
         q, k, v = (self.linear(x, f"{name}.{p}_proj").reshape(count, -1, self.head_dim) for p in "qkv")
-        if self.kind in ("qwen3", "gemma3"):
+        gate = None
+        if self.kind == "qwen3_5":
+            q, gate = q[:, 0::2], q[:, 1::2]
+        if self.kind in ("qwen3", "gemma3", "maple", "qwen3_5"):
             q, k = self.norm(q, f"{name}.q_norm"), self.norm(k, f"{name}.k_norm")
         window = None
-        theta = c["rope_theta"]
+        theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
         if self.kind == "gemma3" and (i + 1) % c["sliding_window_pattern"]:
             window, theta = c["sliding_window"], c["rope_local_base_freq"]
-        q, k = self.rotate(q, theta), self.rotate(k, theta)
+        if self.kind == "maple" and c["layer_types"][i] == "sliding_attention":
+            window = c["sliding_window"] + 1  # of FlashAttention's window_size=(sliding_window, 0)
+        if self.kind != "maple" or window:
+            q, k = self.rotate(q, theta), self.rotate(k, theta)
         scale = c["query_pre_attn_scalar"] ** -0.5 if self.kind == "gemma3" else self.head_dim**-0.5
-        y = attend(q, k, v, scale, window).reshape(count, -1)
+        y = attend(q, k, v, scale, window)
+        y = (y if gate is None else y * sigmoid(gate)).reshape(count, -1)
         if self.kind == "bitnet":
             y = self.norm(y, f"{name}.attn_sub_norm")
         return self.linear(y, f"{name}.o_proj")
 
     def rotate(self, x: Array, theta: float) -> Array:
         """Rotate pairs (i, i + half); scaling by YaRN, and by LongRoPE's factors for the longest context."""
-        half = self.head_dim // 2
+        part = {"maple": self.c.get("partial_rotary_factor"), "qwen3_5": 0.25}.get(self.kind, 1.0)
+        half = int(self.head_dim * part) // 2
         frequencies = theta ** (-np.arange(half) / half)
         factor = 1.0
         scaling = self.c.get("rope_scaling") or {}
@@ -184,9 +286,50 @@ class Decoder:
             frequencies = frequencies / np.array(scaling["long_factor"])
             factor = np.sqrt(1 + np.log(self.c["max_position_embeddings"] / original) / np.log(original))
         angles = np.arange(len(x))[:, None] * frequencies
-        a, b = x[..., :half], x[..., half:]
+        a, b = x[..., :half], x[..., half : 2 * half]
         cos, sin = factor * np.cos(angles)[:, None], factor * np.sin(angles)[:, None]
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], axis=-1)
+
+    def experts(self, x: Array, name: str) -> Array:
+        """Return the sum of each token's experts, their scores normalised."""
+        scores = self.linear(x, f"{name}.gate")
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        out = np.zeros_like(x)
+        for t, row in enumerate(scores):
+            chosen = np.argsort(-row, kind="stable")[: self.c["num_experts_per_tok"]]
+            for e in chosen:
+                gate, up = (self.linear(x[t : t + 1], f"{name}.experts.{e}.{p}_proj") for p in ("gate", "up"))
+                gate = np.minimum(gate, 7)
+                y = self.linear(gate * sigmoid(gate) * np.clip(up, -7, 7), f"{name}.experts.{e}.down_proj")
+                out[t] += row[e] / row[chosen].sum() * y[0]
+        return out
+
+    def delta_net(self, x: Array, i: int) -> Array:
+        """Return the gated delta rule, token by token."""
+        c, name, count = self.c, f"model.layers.{i}.linear_attn", len(x)
+        heads, keys = c["linear_num_value_heads"], c["linear_num_key_heads"]
+        size, width = c["linear_key_head_dim"], c["linear_value_head_dim"]
+        mixed = self.linear(x, f"{name}.in_proj_qkv")
+        taps = self.w.plain[f"{name}.conv1d.weight"].astype(np.float64)[:, 0]
+        padded = np.concatenate([np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed])
+        mixed = sum(padded[j : j + count] * taps[:, j] for j in range(taps.shape[1]))
+        mixed = mixed * sigmoid(mixed)
+        q, k, v = np.split(mixed, [keys * size, 2 * keys * size], axis=1)
+        q, k = (a.reshape(count, keys, size) for a in (q, k))
+        q, k = (np.repeat(a / np.sqrt((a * a).sum(-1, keepdims=True) + 1e-6), heads // keys, axis=1) for a in (q, k))
+        q, v = q / np.sqrt(size), v.reshape(count, heads, width)
+        beta = sigmoid(self.linear(x, f"{name}.in_proj_b"))
+        rate = np.exp(self.w.plain[f"{name}.A_log"].astype(np.float64))
+        decay = np.exp(-rate * np.logaddexp(self.linear(x, f"{name}.in_proj_a") + self.w.plain[f"{name}.dt_bias"], 0))
+        state, y = np.zeros((heads, size, width)), np.zeros((count, heads, width))
+        for t in range(count):
+            state *= decay[t][:, None, None]
+            delta = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+            state += k[t][:, :, None] * delta[:, None]
+            y[t] = np.einsum("hkv,hk->hv", state, q[t])
+        z = self.linear(x, f"{name}.in_proj_z").reshape(count, heads, width)
+        y = self.norm(y, f"{name}.norm", 0.0) * z * sigmoid(z)
+        return self.linear(y.reshape(count, -1), f"{name}.out_proj")
 
     def mlp(self, x: Array, name: str) -> Array:
         act = ACTIVATIONS[self.c.get("hidden_act") or self.c["hidden_activation"]]

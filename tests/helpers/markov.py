@@ -63,6 +63,9 @@ class Slots:
     def tokens(self, slot: int) -> list[int]:
         return list(self.held[slot])
 
+    def reusable(self, slot: int, count: int) -> int:
+        return count
+
     def truncate(self, slot: int, count: int) -> None:
         assert 0 <= count <= len(self.held[slot])
         del self.held[slot][count:]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import families
+import markov
 import tritium as tt
 from families import CONFIGS
+from tritium.models import generation
 from tritium.models.load import Model
 
-BOUND = (
-    2e-2  # of the largest logit: an activation that falls to the next of 127 steps on one side moves a logit by less
-)
-USUAL = 2e-5  # where none does
+BOUND = 5e-2  # of the largest logit: where an activation fell to another of the 127 steps than in float64
+USUAL = 1e-5  # where none did
 IDS = np.random.default_rng(5).integers(0, 80, 40).tolist()
 
 
@@ -46,7 +46,7 @@ def test_logits_are_those_of_the_formulas(name: str, tmp_path: Path) -> None:
         top = np.sort(wanted, axis=-1)
         clear = top[:, -1] - top[:, -2] > 2 * BOUND * largest
         assert (ours.argmax(-1) == wanted.argmax(-1))[clear].all()
-        assert clear.sum() > len(IDS) // 3
+        assert clear.sum() > len(IDS) // 8
     assert exact >= 2
 
 
@@ -71,3 +71,73 @@ def test_a_prepacked_file_has_the_same_bits(name: str, tmp_path: Path) -> None:
     again = load(model.save(tmp_path / "m.tritium"))
     assert again.config == model.config
     np.testing.assert_array_equal(every_logit(again, IDS[:8], (8,)), every_logit(model, IDS[:8], (8,)))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_gguf_file_gives_the_same_logits(name: str, tmp_path: Path) -> None:
+    """One with the names, the order of heads and the norms of llama.cpp's converters, from the same weights."""
+    config = CONFIGS[name]
+    if name == "gemma3":
+        config = config | {"query_pre_attn_scalar": config["head_dim"]}  # no key says another one
+    w = families.random(config, 5)
+    theirs = load(families.write_gguf(tmp_path / "m.gguf", w))
+    ours = load(families.write_folder(tmp_path / "m", w))
+    assert theirs.config.description.layers[0].mlp == ours.config.description.layers[0].mlp
+    logits, wanted = every_logit(theirs, IDS, (39, 1)), every_logit(ours, IDS, (39, 1))
+    np.testing.assert_allclose(logits, wanted, rtol=0, atol=USUAL * np.abs(wanted).max())
+
+
+def test_a_scale_of_scores_that_gguf_has_no_key_for_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(tt.errors.FormatError, match="query_pre_attn_scalar: found 24, needed 32"):
+        families.write_gguf(tmp_path / "m.gguf", families.random(CONFIGS["gemma3"]))
+
+
+def test_the_state_of_a_recurrent_model_cannot_be_cut(tmp_path: Path) -> None:
+    model = load(families.write_folder(tmp_path / "m", families.random(CONFIGS["qwen3_5"], 3)))
+    alone = every_logit(model, IDS)
+    session = model.session(slots=2)
+    session.extend(0, IDS[:10])
+    assert (session.reusable(0, 10), session.reusable(0, 9), session.reusable(1, 0)) == (10, 0, 0)
+    with pytest.raises(tt.errors.ArgumentError, match="holds 10 tokens as one and cannot be cut to 4"):
+        session.truncate(0, 4)
+    session.truncate(0, 10)
+    np.testing.assert_array_equal(session.extend(0, IDS[10:12]), alone[11])
+    session.truncate(0, 0)
+    np.testing.assert_array_equal(session.extend(0, IDS[:5]), alone[4])
+
+
+def test_a_recurrent_model_scores_and_picks_as_it_steps(tmp_path: Path) -> None:
+    model = load(families.write_folder(tmp_path / "m", families.random(CONFIGS["qwen3_5"], 3)))
+    rows = every_logit(model, IDS).astype(np.float64)
+    wanted = [r[t] - np.log(np.exp(r - r.max()).sum()) - r.max() for r, t in zip(rows[4:], IDS[5:], strict=False)]
+    session = model.session(slots=2)
+    session.extend(1, IDS[:5])
+    scores = [*session.score(1, IDS[5:6]), *session.score(1, IDS[6:])]
+    np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-5)
+    assert session.tokens(1) == IDS
+    session.extend(0, IDS[:5])
+    picked = session.pick([0], [IDS[5]])
+    assert picked.ids == [int(rows[5].argmax())]
+
+
+def test_a_prompt_of_a_recurrent_model_is_read_again_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    model = load(families.write_folder(tmp_path / "m", families.random(CONFIGS["qwen3_5"], 3)))
+    session = model.session()
+    first, again = (generation.generate(session, markov.TOKENIZER, IDS[:8], max_tokens=4) for _ in range(2))
+    more = generation.generate(session, markov.TOKENIZER, [*IDS[:8], *again.tokens], max_tokens=2)
+    assert (first.tokens, first.reused, again.reused, more.reused) == (again.tokens, 0, 0, 11)
+
+
+def test_groups_of_columns_have_activations_of_their_own(tmp_path: Path) -> None:
+    """Weights with a scale for each 32 columns: the same in the reference, and what is chosen by default is said."""
+    w = families.random(CONFIGS["qwen3"], 1, group=32)
+    path = families.write_gguf(tmp_path / "m.gguf", w)
+    model = load(path)
+    assert model.activations == "group"
+    assert "int8 per group: a scale for each 32 columns, not trained with int8 tokens" in repr(model)
+    wanted = families.Decoder(w).logits(IDS)
+    assert np.abs(every_logit(model, IDS) - wanted).max() <= USUAL * np.abs(wanted).max()
+    by_token, exact = (every_logit(load(path, activations=how), IDS, (40,)) for how in ("token", "float"))
+    assert np.abs(by_token - exact).max() > np.abs(every_logit(model, IDS, (40,)) - exact).max() > 0
+    with pytest.raises(tt.errors.ArgumentError, match="activations 'int4' are unknown"):
+        load(path, activations="int4")

@@ -285,7 +285,9 @@ def test_a_model_of_another_architecture_is_refused_by_name(tmp_path: Path) -> N
 
 def test_a_model_says_what_it_is(formats: Any) -> None:
     model = load(formats("bitnet")["i2_s"])
-    assert repr(model) == "<model i2_s: bitnet, 2 layers of 256, 96 words, context 128>"
+    assert repr(model) == (
+        "<model i2_s: bitnet, 2 layers of 256, 96 words, context 128, activations int8 per token: trained so>"
+    )
     assert model.name == "i2_s"
 
 

@@ -42,7 +42,7 @@ def refusal(body: Fragment, core: Step) -> str | None:
     if any(i is not None and i >= len(body.inputs) for i in core.inputs[1:]):
         return "the right operand of the product is computed in the same body"
     if core.op is ops.quantized_matmul:
-        return None
+        return "a product of floats hands no results over" if dict(core.attrs).get("activations") == "float" else None
     if core.op is not ops.matmul:
         return f"{core.op.name} hands no results over"
     if core.spec.dtype is not f32 or dict(core.attrs)["algorithm"] != "blas":

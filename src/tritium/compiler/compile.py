@@ -18,7 +18,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 from weakref import WeakSet
 
-from tritium import backends, ops, settings
+from tritium import backends, buffer, ops, settings
 from tritium.arguments import checked
 from tritium.backends import Device
 from tritium.buffer import BoundCaller, Caller
@@ -26,17 +26,35 @@ from tritium.compiler import patterns, tree
 from tritium.compiler.explain import ExecutionPlan, FusionOpportunity, generate_execution_plan, opportunity
 from tritium.compiler.patterns import FusionPattern, compose, count_operands
 from tritium.compiler.program import Inputs, Program, Stacking, check_passes, compare_tensors
+from tritium.compiler.sized import lengths
+from tritium.compiler.sized.lengths import Lengths
+from tritium.compiler.sized.program import SizedProgram, settled_graph
+from tritium.compiler.steps import UnableError
 from tritium.eager import check_out, constant
 from tritium.errors import ArgumentError, DeviceError, ShapeError, TraceError, nearest, shown
 from tritium.functions import asarray
 from tritium.garbage import no_collections
-from tritium.graph.graph import Graph, Names, Node, append_inputs, constant_node, is_same, name_nodes, trace
+from tritium.graph.graph import (
+    Graph,
+    Names,
+    Node,
+    SizedTrace,
+    Trace,
+    append_inputs,
+    constant_node,
+    is_same,
+    name_nodes,
+    record,
+    trace,
+)
 from tritium.graph.number import KINDS, Number, Numbers, Slot, ValueNeededError
+from tritium.graph.size import SizeNeededError, Sizes
 from tritium.layout import Layout, contiguous
 from tritium.op import OPS, Op, Spec, exact, interpreter, make_room
 from tritium.tensor import Tensor
 
 if TYPE_CHECKING:
+    from tritium.compiler.saved.cache import ProgramCache
     from tritium.compiler.saved.file import SavedProgram
 
 MAX_PROGRAMS = 256  # of a function: about 100 KB each for a block of a transformer
@@ -77,6 +95,17 @@ class TracedCall(NamedTuple):
     graph: Graph
     form: tree.Tree
     slots: tuple[Slot, ...] = ()
+
+
+class NewCall(NamedTuple):
+    """A call that needs a program."""
+
+    key: Any  # of a program for its sizes alone
+    shape: tree.Tree
+    general: tree.Tree  # with the numbers that are arguments marked
+    leaves: list[Tensor]
+    numbers: list[Any]
+    arguments: frozenset[int]  # positions of the numbers that are arguments
 
 
 class Varying:
@@ -166,15 +195,19 @@ class Compiled(Caller):
         donate: Donate = (),
         verify: bool = False,
         disable: str | Iterable[str] = (),
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         if not callable(fn):
             raise ArgumentError(f"compile: a function is needed, given {type(fn).__name__}.")
         functools.update_wrapper(self, fn)
         self.fn, self.verifies, self.disabled = fn, verify, check_passes(disable)
         self.donated = _donated(fn, donate)
+        self.folder = cache
+        self._cache = _program_cache(cache)
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._varying: dict[Any, Varying] = {}
+        self._lengths: dict[Any, Lengths] = {}
         self._hits = self._misses = 0
         self.methods = Methods()
         self._plans: dict[Any, Many] = {}  # of run_many, by number and specs of the inputs
@@ -191,7 +224,7 @@ class Compiled(Caller):
 
     def __copy__(self) -> Compiled:
         donated = [name for _, name, _ in self.donated]
-        return Compiled(self.fn, donate=donated, verify=self.verifies, disable=self.disabled)
+        return Compiled(self.fn, donate=donated, verify=self.verifies, disable=self.disabled, cache=self.folder)
 
     def __deepcopy__(self, memo: Any) -> Compiled:
         """Return a new wrapper of the same function: captured tensors are not copied."""
@@ -263,6 +296,11 @@ class Compiled(Caller):
             entry, tensors = self._find(shape, leaves, numbers, fixed), []
         return entry, [*leaves, *tensors]
 
+    def _exact_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Tensor]]:
+        """Return the entry of a call with a program for its sizes alone."""
+        entry, leaves = self._entry(args, kwargs)
+        return entry._replace(program=entry.program.for_call(leaves)), leaves
+
     def _varying_of(self, shape: tree.Tree, numbers: list[Any]) -> Varying:
         structure = tree.key(tree.with_numbers(shape, dict(enumerate(numbers))))
         varying = self._varying.get(structure)
@@ -272,19 +310,27 @@ class Compiled(Caller):
                 varying = self._varying.setdefault(structure, Varying(len(numbers)))
         return varying
 
-    def _find(self, shape: tree.Tree, leaves: list[Tensor], numbers: list[Any], varying: Varying) -> Entry:
-        """Return the entry of a call, compiled now if there is none."""
+    def _find(
+        self, shape: tree.Tree, leaves: list[Tensor], numbers: list[Any], varying: Varying, *, is_exact: bool = False
+    ) -> Entry:
+        """Return the entry of a call, compiled now if there is none. `is_exact`: its program is for these sizes alone."""
         signature = tuple((x.dtype, x.shape, _layout_key(x), x.storage.device) for x in leaves)
+        varies = not is_exact and self._may_vary(leaves)
+        sizes = tuple(x.shape for x in leaves)
         counted = False
         while True:
             arguments = varying.arguments
             general = tree.with_numbers(shape, {p: numbers[p] for p in arguments})
-            key = (signature, tree.key(general), patterns.generation)
+            rest = (tree.key(general), patterns.generation)
+            key: Any = (signature, *rest)
+            seen = (
+                self._lengths_of((tuple((t, len(n), lay, d) for t, n, lay, d in signature), *rest)) if varies else None
+            )
             with self._lock:
                 if self.hits != self._ready_hits and self._ready_key in self._entries:  # calls have used it meanwhile
                     self._entries.move_to_end(self._ready_key)
                 self._ready_hits = self.hits
-                entry = self._entries.get(key)
+                key, entry = self._lookup(key, seen, leaves)
                 if entry is not None and (not entry.guards or self._holds(entry, shape)):
                     self._hits += not counted
                     self._entries.move_to_end(key)
@@ -294,42 +340,132 @@ class Compiled(Caller):
                     counted = True
                     self._misses += 1
                     varying.see(numbers)
+                    if seen is not None:
+                        seen.see(sizes)
                     continue
             with no_collections():
-                traced = self._trace(general, leaves, numbers, varying, arguments)
-                if traced is not None:
-                    self._log_recompile(shape, leaves, arguments, entry)
-                    entry = self._compile(shape, leaves, key, arguments, traced)
+                call = NewCall(key, shape, general, leaves, numbers, arguments)
+                groups = seen.groups(sizes) if seen is not None else []
+                if seen is not None and groups:
+                    entry = self._compile_sized(call, varying, seen, groups, entry)
+                else:
+                    entry = self._compile_exact(call, varying, entry)
+                if entry is not None:
                     break
         with self._lock:
+            if seen is not None and isinstance(entry.program, SizedProgram):
+                key = entry.program.key
+                seen.keys.insert(0, key)
             self._entries[key] = entry
             self._ready_key = key
             while len(self._entries) > MAX_PROGRAMS:
                 self._entries.popitem(last=False)
         return entry
 
+    def _may_vary(self, leaves: list[Tensor]) -> bool:
+        """Return True if sizes of these tensors may vary in one program: a native one, which is not verified for each size."""
+        if buffer.native is None or self.verifies or self.disabled & {"sizes", "native"} or patterns.patterns():
+            return False
+        return bool(leaves) and all(type(x.storage) is buffer.Storage and x.dtype.code >= 0 for x in leaves)
+
+    def _lengths_of(self, structure: Any) -> Lengths:
+        known = self._lengths.get(structure)
+        if known is None:
+            with self._lock:
+                make_room(self._lengths, MAX_STRUCTURES)
+                known = self._lengths.setdefault(structure, Lengths())
+        return known
+
+    def _lookup(self, key: Any, seen: Lengths | None, leaves: list[Tensor]) -> tuple[Any, Entry | None]:
+        """Return the cached entry of a call and its key: one for its sizes alone, or one whose sizes vary."""
+        entry = self._entries.get(key)
+        if entry is not None or seen is None:
+            return key, entry
+        seen.keys = [k for k in seen.keys if k in self._entries]
+        for known in seen.keys:
+            entry = self._entries[known]
+            if isinstance(entry.program, SizedProgram) and entry.program.fits(leaves):
+                return known, entry
+        return key, None
+
+    def _compile_exact(self, call: NewCall, varying: Varying, stale: Entry | None) -> Entry | None:
+        """Compile a call for its sizes alone; return None if the function needs the value of a number that varies."""
+        traced = self._trace(call.general, call.leaves, call, varying)
+        if traced is None:
+            return None
+        self._log_recompile(call.shape, self._describe(call.shape, call.leaves, call.arguments), stale)
+        return self._compile(call, traced)
+
+    def _compile_sized(
+        self,
+        call: NewCall,
+        varying: Varying,
+        seen: Lengths,
+        groups: list[list[lengths.Place]],
+        stale: Entry | None,
+    ) -> Entry | None:
+        """Compile a call for all sizes of these groups; return None, and note why, if the function needs one or another number."""
+        sizes = Sizes()
+        names = self._leaf_names(call.shape)
+        places = dict.fromkeys((p for places in groups for p in places), "")
+        try:
+            if len(seen.keys) >= lengths.MAX_PROGRAMS:
+                raise UnableError(f"it has {len(seen.keys)} programs already, each for some sizes")
+            with sizes.trusted():
+                described = lengths.describe(call.leaves, groups, names, sizes)
+                traced = self._trace(call.general, described, call, varying, sizes)
+                if traced is None:
+                    return None
+                self._check_same(call, traced, sizes)
+                layouts = tuple(Layout(x.shape, lengths.strides_of(x), 0) for x in described)
+                entry = self._compile(call, traced, (sizes, layouts))
+            if sizes.is_single:  # by chance a size equals a constant of the function: a case of its own
+                return self._compile_exact(call, varying, stale)
+            self._log_recompile(call.shape, entry.description, stale)
+            self._log_varying(entry.program)
+            return entry
+        except SizeNeededError:
+            reasons = {p: why for i, why in sizes.needed.items() for p in groups[i]}
+        except Exception as error:  # raised again for these sizes alone if it is the function's own
+            why = str(error) if isinstance(error, UnableError) else f"{type(error).__name__}: {error}"
+            reasons = dict.fromkeys(places, why)
+        finally:
+            sizes.is_open = False
+        seen.fix(reasons)
+        self._log_fixed_sizes(names, reasons)
+        return None
+
+    def _check_same(self, call: NewCall, traced: TracedCall, sizes: Sizes) -> None:
+        """Raise if the function computes something else where its sizes are plain integers."""
+        plain = self._trace_function(call.general, call.leaves)[0] if not call.arguments else None
+        if plain is not None and not is_same(settled_graph(traced.graph, sizes.values), plain, {}):
+            raise UnableError("the function asks for its type, or computes something else each time")
+
     def _trace(
-        self, shape: tree.Tree, leaves: list[Tensor], numbers: list[Any], varying: Varying, arguments: frozenset[int]
+        self, shape: tree.Tree, leaves: list[Any], call: NewCall, varying: Varying, sizes: Sizes | None = None
     ) -> TracedCall | None:
         """Trace a call with some of its numbers as inputs; return None if the function needs the value of one."""
+        arguments = call.arguments
         if not arguments:
-            return TracedCall(*self._trace_function(shape, leaves))
+            return TracedCall(*self._trace_function(shape, leaves, sizes))
         session = Numbers(len(leaves))
-        symbols = {p: Number(session, p, numbers[p]) for p in arguments}
+        symbols = {p: Number(session, p, call.numbers[p]) for p in arguments}
         reasons = session.needed
         try:
-            graph, form = self._trace_function(tree.with_numbers(shape, symbols), leaves)
+            graph, form = self._trace_function(tree.with_numbers(shape, symbols), leaves, sizes)
             session.is_open = False
             if not reasons:
                 graph = append_inputs(graph, [Spec((), slot.dtype) for slot in session.slots])
                 nodes = [constant_node(slot.number.traced, slot.dtype) for slot in session.slots]
                 constants = dict(zip(graph.inputs[len(leaves) :], nodes, strict=True))
-                if is_same(graph, self._trace_function(shape, leaves)[0], constants):
+                if is_same(graph, self._trace_function(shape, leaves, sizes)[0], constants):
                     return TracedCall(graph, form, tuple(session.slots))
                 reasons = dict.fromkeys(arguments, "the function asks for its type")
         except ValueNeededError:
             pass
         except Exception as error:  # raised again without numbers as inputs if it is the function's own
+            if sizes is not None:
+                raise
             reasons = dict.fromkeys(arguments, f"{type(error).__name__}: {error}")
         finally:
             session.is_open = False
@@ -337,7 +473,9 @@ class Compiled(Caller):
         self._log_constants(shape, reasons)
         return None
 
-    def _trace_function(self, shape: tree.Tree, leaves: list[Tensor]) -> tuple[Graph, tree.Tree]:
+    def _trace_function(
+        self, shape: tree.Tree, leaves: list[Any], sizes: Sizes | None = None
+    ) -> tuple[Graph, tree.Tree]:
         form: list[tree.Tree] = []
 
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -346,11 +484,15 @@ class Compiled(Caller):
             form.append(tree.flatten(self.fn(*args, **kwargs), out))
             return tuple(x if isinstance(x, Tensor) else asarray(x) for x in out)
 
-        return trace(flat, *leaves, donate=self._donated_leaves(shape)), form[0]
+        donated = frozenset(self._donated_leaves(shape))
+        graph = record(flat, leaves, Trace(donated) if sizes is None else SizedTrace(donated, sizes))
+        return graph, form[0]
 
     def _compile(
-        self, shape: tree.Tree, leaves: list[Tensor], key: Any, arguments: frozenset[int], traced: TracedCall
+        self, call: NewCall, traced: TracedCall, sized: tuple[Sizes, tuple[Layout, ...]] | None = None
     ) -> Entry:
+        """Compile the graph of a call; `sized`: the sizes that vary, and the layouts of the tensors with them."""
+        shape, leaves, arguments, key = call.shape, call.leaves, call.arguments, call.key
         graph, form, slots = traced
         single, plain = isinstance(form, tree.Leaf), is_plain(form)
         if not graph.roots:
@@ -361,18 +503,26 @@ class Compiled(Caller):
             check_out(ops.copy, leaves[i].spec, leaves[i])
         graph = graph._replace(single=single, names=Names(self._namer(shape, graph, slots), bool(graph.names)))
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
-        layouts = (*(x.layout for x in leaves), *(contiguous(()) for _ in slots))
-        program = Program(
-            graph, device.backend, layouts, verify=self.verifies, name=_name(self.fn), disable=self.disabled
-        )
+        scalars = tuple(contiguous(()) for _ in slots)
+        name, disabled = _name(self.fn), self.disabled
+        if sized is None and self._cache is not None and not self.verifies:
+            layouts = (*(Layout(x.shape, x.strides, 0) for x in leaves), *scalars)
+            program = self._cache.program(graph, device.backend, layouts, name, tuple(disabled))
+        elif sized is None:
+            layouts = (*(x.layout for x in leaves), *scalars)
+            program = Program(graph, device.backend, layouts, verify=self.verifies, name=name, disable=disabled)
+        else:
+            sizes, layouts = sized
+            program = SizedProgram(graph, device.backend, (*layouts, *scalars), sizes, name=name, disable=disabled)
+            key = program.key
         objects = list(tree.objects(shape))
         guards = tuple(tree.guards(x, self.fn, graph.captured.values()) for x in (*objects, *tree.owner(self.fn)))
         owners = tuple(weakref.ref(x, self._forgetter(key)) for x in objects)
         feed = _feeder(slots, program.backend.device)
         known = guards if any(guards) else ()
-        return Entry(
-            program, form, plain, known, owners, slots, feed, arguments, self._describe(shape, leaves, arguments)
-        )
+        inputs = None if sized is None else [n.spec.shape for n in graph.inputs]
+        description = self._describe(shape, leaves, arguments, inputs)
+        return Entry(program, form, plain, known, owners, slots, feed, arguments, description)
 
     # -- names and the log
 
@@ -398,12 +548,15 @@ class Compiled(Caller):
 
         return find
 
-    def _describe(self, shape: tree.Tree, leaves: list[Tensor], arguments: frozenset[int]) -> dict[str, str]:
-        """Return what each tensor and value of a call is, by its name."""
+    def _describe(
+        self, shape: tree.Tree, leaves: list[Tensor], arguments: frozenset[int], sized: list[Any] | None = None
+    ) -> dict[str, str]:
+        """Return what each tensor and value of a call is, by its name. `sized`: shapes with sizes that vary."""
         description, number = {}, 0
         for name, part in tree.call_labels(shape, self._parameters):
             if isinstance(part, tree.Leaf):
-                description[name] = _tensor_text(leaves[part.position])
+                position = part.position
+                description[name] = _tensor_text(leaves[position], None if sized is None else sized[position])
                 continue
             is_number = type(part.value) in KINDS
             is_argument = is_number and number in arguments
@@ -411,9 +564,7 @@ class Compiled(Caller):
             description[name] = f"any {type(part.value).__name__}" if is_argument else _value_text(part.value)
         return description
 
-    def _log_recompile(
-        self, shape: tree.Tree, leaves: list[Tensor], arguments: frozenset[int], stale: Entry | None
-    ) -> None:
+    def _log_recompile(self, shape: tree.Tree, description: dict[str, str], stale: Entry | None) -> None:
         """Log why a call needs a new program; warn once when programs are dropped for new ones."""
         full = len(self._entries) >= MAX_PROGRAMS and stale is None and not self._warned
         log = settings.listener("recompiles", settings.INFO)
@@ -422,7 +573,7 @@ class Compiled(Caller):
         with self._lock:
             entries = list(self._entries.values())  # an ordered dict makes the hash of each key for it
         reason = self._stale_reason(stale, shape) if stale is not None else ""
-        reason = reason or _difference([e.description for e in entries], self._describe(shape, leaves, arguments))
+        reason = reason or _difference([e.description for e in entries], description)
         if log is not None:
             programs = min(len(entries) + (stale is None), MAX_PROGRAMS)
             log.info("%s: compiled again, %d programs: %s", _name(self.fn), programs, reason)
@@ -455,6 +606,23 @@ class Compiled(Caller):
         names = [n for n, p in parts if isinstance(p, tree.Static) and type(p.value) in KINDS]
         for position, why in reasons.items():
             log.info("%s: %s has a program for each value: %s", _name(self.fn), names[position], why)
+
+    def _leaf_names(self, shape: tree.Tree) -> list[str]:
+        """Return the names of the tensors of a call."""
+        labels = tree.call_labels(shape, self._parameters)
+        names = {part.position: name for name, part in labels if isinstance(part, tree.Leaf)}
+        return [names[i] for i in range(len(names))]
+
+    def _log_varying(self, program: Program) -> None:
+        """Log which sizes vary in a new program."""
+        if (log := settings.listener("recompiles", settings.INFO)) is not None and isinstance(program, SizedProgram):
+            log.info("%s: %s", _name(self.fn), program.varying_text())
+
+    def _log_fixed_sizes(self, names: list[str], reasons: Mapping[lengths.Place, str]) -> None:
+        """Log which sizes keep a program each, and why."""
+        if (log := settings.listener("recompiles", settings.INFO)) is not None:
+            for (leaf, axis), why in reasons.items():
+                log.info("%s: %s.shape[%d] has a program for each size: %s", _name(self.fn), names[leaf], axis, why)
 
     @functools.cached_property
     def _parameters(self) -> tuple[str, ...]:
@@ -510,7 +678,7 @@ class Compiled(Caller):
 
         shape, leaves = _read_call(args, kwargs, "save: an argument")
         numbers = tree.numbers(shape)
-        entry = self._find(shape, leaves, numbers, Varying.constant(len(numbers), "it is saved"))
+        entry = self._find(shape, leaves, numbers, Varying.constant(len(numbers), "it is saved"), is_exact=True)
         parameters = self._parameters
         if args and isinstance(args[0], tree.Instance):  # what it read of the object is in the program
             assert isinstance(shape, tree.Branch)
@@ -523,7 +691,7 @@ class Compiled(Caller):
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """Return the program that a call with these arguments runs; compile it if it is not cached."""
-        return self._entry(args, kwargs)[0].program
+        return self._exact_entry(args, kwargs)[0].program
 
     @property
     def last_program(self) -> Program | None:
@@ -562,7 +730,7 @@ class Compiled(Caller):
         plan = self._plans.get(key)
         if plan is None:
             sample = items[0] if isinstance(items[0], tuple) else (items[0],)
-            entry = self._entry(sample, {})[0]
+            entry = self._exact_entry(sample, {})[0]
             plan = Many(entry, entry.program.stacking(len(items)))
             if not entry.guards and key[-1] is not None:  # then the key decides which entry it is
                 make_room(self._plans, MAX_PLANS)
@@ -582,8 +750,8 @@ class Compiled(Caller):
         if kinds != {Tensor}:
             samples = [x if isinstance(x, tuple) else (x,) for x in items]
             if any(type(x) is not Tensor for x in samples[0]):
-                entries = [self._entry(sample, {}) for sample in samples]
-                if any(other is not entry for other, _ in entries):
+                entries = [self._exact_entry(sample, {}) for sample in samples]
+                if any(other.program is not entry.program for other, _ in entries):
                     return None
                 samples = [tuple(leaves) for _, leaves in entries]
             if set(map(len, samples)) != {len(specs)}:
@@ -613,6 +781,7 @@ class Compiled(Caller):
             self.methods.clear()
             self._plans.clear()
             self._varying.clear()
+            self._lengths.clear()
             self.ready = None
             self.hits = self._hits = self._misses = 0
 
@@ -733,10 +902,22 @@ def _read_call(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> tupl
     return shape, [x._computed(what) if isinstance(x, Tensor) else asarray(x) for x in values]
 
 
-def _tensor_text(x: Tensor) -> str:
-    """Return the facts about an argument that a program is made for."""
+def _program_cache(folder: str | os.PathLike[str] | None) -> ProgramCache | None:
+    """Return the programs in a folder; None: there is no folder."""
+    if folder is None:
+        return None
+    from tritium.compiler.saved.cache import ProgramCache
+
+    return ProgramCache(folder)
+
+
+def _tensor_text(x: Tensor, shape: Any = None) -> str:
+    """Return the facts about an argument that a program is made for. `shape`: its sizes, some of which may vary."""
     strides = "" if x.is_contiguous() else f" with strides {x.strides}"
-    return f"{x.spec}{strides}" if x.device.type == "cpu" else f"{x.spec}{strides} on {x.device}"
+    spec = (
+        str(x.spec) if shape is None else f"{x.dtype}[{','.join(str(n) if type(n) is int else 'any' for n in shape)}]"
+    )
+    return f"{spec}{strides}" if x.device.type == "cpu" else f"{spec}{strides} on {x.device}"
 
 
 def _value_text(value: Any) -> str:
@@ -756,6 +937,8 @@ def _difference(known: list[dict[str, str]], new: dict[str, str]) -> str:
         f"{name} changed from {nearest_one.get(name, 'no argument')} to {new.get(name, 'no argument')}"
         for name in differing(nearest_one)
     ]
+    if not changes and "any" in "".join(new.values()):
+        return "comparisons of its sizes have other outcomes"
     return ", ".join(changes) or "the structure of its arguments or the fusion patterns changed"
 
 
@@ -884,10 +1067,22 @@ if TYPE_CHECKING:
 
 
 @overload
-def compile(fn: Callable[P, R], *, donate: Donate = (), verify: bool = False) -> CompiledFunction[P, R]: ...
+def compile(
+    fn: Callable[P, R],
+    *,
+    donate: Donate = (),
+    verify: bool = False,
+    disable: str | Iterable[str] = (),
+    cache: str | os.PathLike[str] | None = None,
+) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
-    fn: None = None, *, donate: Donate = (), verify: bool = False
+    fn: None = None,
+    *,
+    donate: Donate = (),
+    verify: bool = False,
+    disable: str | Iterable[str] = (),
+    cache: str | os.PathLike[str] | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 @checked
 def compile(
@@ -896,17 +1091,19 @@ def compile(
     donate: Donate = (),
     verify: bool = False,
     disable: str | Iterable[str] = (),
+    cache: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Compile a function to one optimised program; also a decorator, with or without options.
 
     `donate` names (or numbers) the parameters whose tensors the function may write: they are updated in place, which is
     how a KV cache grows. `verify` compares every node of each new program with the function as written. `disable`
-    names passes to leave out, to find the one that a problem comes from: rules, patterns, fuse, order, place, native. Tensors
-    that the function reads besides its arguments are captured by identity and read at each call.
+    names passes to leave out, to find the one that a problem comes from: rules, patterns, fuse, order, place, native, sizes.
+    `cache` is a folder in which optimised programs are kept for other processes. Tensors that the function reads besides its
+    arguments are captured by identity and read at each call.
     """
     if fn is None:
-        return functools.partial(Compiled, donate=donate, verify=verify, disable=check_passes(disable))
-    return Compiled(fn, donate=donate, verify=verify, disable=disable)
+        return functools.partial(Compiled, donate=donate, verify=verify, disable=check_passes(disable), cache=cache)
+    return Compiled(fn, donate=donate, verify=verify, disable=disable, cache=cache)
 
 
 # ---- one chain of ops

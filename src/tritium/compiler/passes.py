@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tritium import dtype as dt, ops
 from tritium.graph.graph import Graph, Node, Trace
+from tritium.graph.size import is_varying
 from tritium.layout import axis_of, broadcast_shapes
 from tritium.op import Fuse, Kind, Op, Spec, Trait, outputs
 from tritium.tensor import Tensor
@@ -382,7 +383,9 @@ def _is_known(r: Rewrite, n: Node) -> bool:
             if i.op is not ops.const:
                 return False
             r.known[i] = None
-    return n.op.kind is not DYNAMIC and sum(s.nbytes for s in outputs(n.spec)) <= MAX_CONSTANT_BYTES
+    if n.op.kind is DYNAMIC or is_varying((n.spec, n.attrs)):
+        return False
+    return sum(s.nbytes for s in outputs(n.spec)) <= MAX_CONSTANT_BYTES
 
 
 def _value(r: Rewrite, target: Node) -> Tensor:

@@ -73,6 +73,20 @@ def memory_groups(blocks: Sequence[Block], plan: Plan) -> list[list[int]]:
     return [sorted(g) for g in groups]
 
 
+def blocks_below(blocks: Sequence[Block], plan: Plan, *, shared: bool = True) -> list[tuple[int, list[int]]]:
+    """Return the blocks from the lowest up, each with those that must end before it: alive at the same time, and below it.
+
+    Whatever the sizes of the blocks are, offsets that begin where the highest of those ends are a plan.
+    """
+    order = sorted(range(len(blocks)), key=lambda i: (plan.offsets[i], i))
+    result: list[tuple[int, list[int]]] = []
+    for place, j in enumerate(order):
+        first, last = blocks[j].first, blocks[j].last
+        below = [i for i in order[:place] if not shared or (blocks[i].first <= last and first <= blocks[i].last)]
+        result.append((j, below))
+    return result
+
+
 def _check(blocks: Sequence[Block], alignment: int) -> None:
     if alignment < 1:
         raise ArgumentError(f"plan: alignment={alignment} must be 1 or more.")

@@ -59,6 +59,7 @@ PASSES = {
     "order": "run nodes in the order with the lowest peak memory",
     "place": "share bytes of the arena between temporaries",
     "native": "run all steps in one native call",
+    "sizes": "use one program for sizes that vary",
 }
 
 
@@ -100,6 +101,8 @@ class Rewriting(NamedTuple):
 
 class Program:
     """A compiled graph. Several threads may call it at once; every result is the caller's own memory."""
+
+    varying = ""  # of a program for sizes that vary: which ones, and where it is used
 
     def __init__(
         self,
@@ -182,6 +185,10 @@ class Program:
             ms = program.compile_s * 1e3
             log.debug("%s: loaded, %d run, %s; %.3g ms", saved.name, program.launches, _way_it_runs(program), ms)
         return program
+
+    def be_traced_from(self, graph: Graph) -> None:
+        """Take a graph that is equal to the one as written, with its names, in place of that of a file."""
+        self._source = graph
 
     def _complete(self) -> Rewriting:
         """Return what the passes did; a loaded program is compiled from its graph as written to find out."""
@@ -296,6 +303,10 @@ class Program:
             check_donated(self.graph, args)
             return self.foreign(*args)
         return self.run_nodes(*args)
+
+    def for_call(self, args: Sequence[Tensor]) -> Program:
+        """Return the program for tensors of these sizes alone: this one, unless its sizes vary."""
+        return self
 
     def ready(self, args: tuple[Tensor, ...]) -> Any:
         """Return the fast path for calls like the last one, with `args`, or None.
@@ -801,6 +812,8 @@ def explanation(p: Program) -> list[str]:
     lines.append(_way_it_runs(p) + (", with steps in Python:" if p.steps is not None and p.steps.python else ""))
     if p.steps is not None:
         lines += [f"  {reason}" for reason in dict.fromkeys(p.steps.python.values())]
+    if p.varying:
+        lines.append(p.varying)
     if p.disabled:
         lines.append(f"disabled: {', '.join(name for name in PASSES if name in p.disabled)}")
     for title, applied in (("applied", True), ("not applied", False)):

@@ -6,7 +6,7 @@ donated arguments are written in place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from math import prod
@@ -17,12 +17,15 @@ from tritium.backends import Backend, Device, Kernel
 from tritium.backends.reference.fused import constant
 from tritium.buffer import ALIGNMENT
 from tritium.compiler.order import Item, order
-from tritium.compiler.plan import Block, Plan, plan
+from tritium.compiler.plan import Block, Plan, blocks_below, plan
 from tritium.eager import lowered
 from tritium.graph.graph import Graph, Names, Node, Where
+from tritium.graph.size import Size, traced_value
 from tritium.launch import Launched, PythonKernel, launched
 from tritium.layout import Layout, basic_index, contiguous, contiguous_strides, is_contiguous
 from tritium.op import Cost, Kind, Op, Spec, Specs, outputs
+
+MAX_VARYING_BLOCKS = 512  # temporaries of a program whose sizes vary: each is compared with those alive with it
 
 # Members by names of their own: Python 3.11 takes ten times as long to read one from its enum.
 VIEW, SOURCE = Kind.VIEW, Kind.SOURCE
@@ -123,7 +126,7 @@ def ordered(graph: Graph) -> list[Node]:
         alias = number[inputs[0]] if op.kind is VIEW and inputs[0] is not None else None
         size = 0
         if alias is None and op is not ops.given and op is not ops.const:
-            size = spec.nbytes if isinstance(spec, Spec) else sum(s.nbytes for s in spec)
+            size = traced_value(spec.nbytes if isinstance(spec, Spec) else sum(s.nbytes for s in spec))
         items.append(Item(tuple([number[i] for i in inputs if i is not None]), size, alias))
     keep = frozenset(number[n] for n in graph.roots)
     return [nodes[i] for i in order(items, keep)]
@@ -237,11 +240,26 @@ class Builder:
             r.value.memory.last = len(self.calls)
         self._own_results(results)
         arena = [m for m in self.blocks if m.where == "arena"]
-        planned = plan([Block(m.nbytes, m.first, max(m.first, m.last)) for m in arena], shared=self.shares)
+        planned = self._plan(arena)
         for m, offset in zip(arena, planned.offsets, strict=True):
             m.index = offset
         calls = [self._read_next(c) for c in self.calls]
         return Steps(calls, results, planned, arena, bytes(self.constants), self.nodes, self.python)
+
+    def _plan(self, arena: list[Memory]) -> Plan:
+        """Return the plan of the arena. If sizes vary, which blocks are below which is decided for the traced ones."""
+        blocks = [Block(traced_value(m.nbytes), m.first, max(m.first, m.last)) for m in arena]
+        planned = plan(blocks, shared=self.shares)
+        sizes = next((m.nbytes.sizes for m in arena if type(m.nbytes) is Size), None)
+        if sizes is None:
+            return planned
+        if len(blocks) > MAX_VARYING_BLOCKS:
+            raise UnableError(f"its sizes vary, and it has {len(blocks)} temporaries, more than {MAX_VARYING_BLOCKS}")
+        ends: list[Any] = [0] * len(blocks)
+        for i, below in blocks_below(blocks, planned, shared=self.shares):
+            ends[i] = sizes.largest([0, *(ends[k] for k in below)]) + arena[i].nbytes
+        offsets = tuple(end - m.nbytes for end, m in zip(ends, arena, strict=True))
+        return replace(planned, offsets=offsets, peak_bytes=sizes.largest([0, *ends]))
 
     def _own_results(self, results: list[Result]) -> None:
         """Move returned values from the arena to memory of the caller's own."""
@@ -464,6 +482,11 @@ def native_program(
 
     `spans`: the launch records that a profiler shows, of the program and then of each step.
     """
+    return buffer.native.Program(*program_arguments(steps, graph, layouts), single=graph.single, about=spans)
+
+
+def program_arguments(steps: Steps, graph: Graph, layouts: tuple[Layout, ...]) -> tuple[Any, ...]:
+    """Return the arguments of the native program: its arguments, captured tensors, constants, arena, operands, steps, results."""
     captured = list(graph.captured.values())
     bases = {"arena": 0, "constant": 1, "argument": 2, "captured": 2 + len(graph.inputs)}
     bases["result"] = bases["captured"] + len(captured)
@@ -494,10 +517,7 @@ def native_program(
     donated = {i for i, _ in graph.writes}
     args = [(n.spec.dtype, n.spec.shape, layouts[i].strides, i in donated) for i, n in enumerate(graph.inputs)]
     results = _results(steps, graph, bases)
-    return buffer.native.Program(
-        args, captured, steps.constants, steps.plan.peak_bytes, operands, calls, results, single=graph.single,
-        about=spans,
-    )  # fmt: skip
+    return args, captured, steps.constants, steps.plan.peak_bytes, operands, calls, results
 
 
 def _layout_of(v: Value) -> Layout:

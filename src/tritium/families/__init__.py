@@ -7,8 +7,10 @@ from tritium.families.bitnet import BITNET
 from tritium.families.family import Arch, Family, Parameters
 from tritium.families.gemma3 import GEMMA3
 from tritium.families.llama import LLAMA
+from tritium.families.maple import MAPLE
 from tritium.families.minicpm import MINICPM
 from tritium.families.qwen3 import QWEN3
+from tritium.families.qwen3_5 import QWEN3_5
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (
     BITNET,
@@ -16,6 +18,8 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (
     QWEN3,
     MINICPM,
     GEMMA3,
+    MAPLE,
+    QWEN3_5,
 )}  # fmt: skip
 BY_TYPE = {model_type: family for family in FAMILIES.values() for model_type in family.model_types}
 ARCHS = {arch.gguf: arch for family in FAMILIES.values() for arch in family.archs}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tritium.families.hadamard import Hadamard
+
 ACTIVATIONS = (
     "relu2",
     "silu",
@@ -107,9 +109,10 @@ class Description:
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0  # of what a layer adds
     logits_multiplier: float = 1.0
+    extra_layers: int = 0  # in files after the decoder's own, for speculation; not used
     norm_offset: float = 0.0  # what Hugging Face's files leave out of the weight of a norm, and computation adds
     projection_norms: bool = False  # an RMS norm before each projection
-    hadamard: bool = False  # a signed Hadamard transform of the input of each projection
+    hadamard: Hadamard | None = None  # a rotation of the input of folded projections
     trained_int8: bool = True  # with one scale for each token: how its activations are to be quantised
 
     @property

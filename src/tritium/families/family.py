@@ -91,7 +91,8 @@ class Family:
     skips: tuple[str, ...] = ()  # what names of tensors begin with that are no part of the decoder
     norm_offset: float = 0.0  # GGUF's weight of a norm less Hugging Face's
     plain_norms: frozenset[str] = frozenset()  # norms without the offset
-    convertible: str = ""  # why tensors of the two worlds cannot be converted into each other; "": they can
+    exponents: frozenset[str] = frozenset()  # vectors x of which GGUF stores -exp(x)
+    inconvertible: str = ""  # why tensors of the two worlds cannot be converted into each other; "": they can
 
     keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # config.json's field: GGUF's key and its type
     read_keys: Callable[[Value, Config], dict[str, Any]] = no_keys  # further fields from keys

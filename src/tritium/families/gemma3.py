@@ -66,10 +66,9 @@ def describe(p: Parameters) -> Description:
 def read_keys(value: Value, config: Config) -> dict[str, Any]:
     """Return the windows of a GGUF file and the scale of its scores, which no key says: llama.cpp knows it by the model's size."""
     heads, hidden_size, head_dim = (config.get(k) for k in ("num_attention_heads", "hidden_size", "head_dim"))
-    largest = (
-        config.get("num_hidden_layers") == 62 and isinstance(heads, int) and isinstance(hidden_size, int) and heads > 0
-    )
-    fields: dict[str, Any] = {"query_pre_attn_scalar": hidden_size // heads if largest else head_dim}
+    fields: dict[str, Any] = {"query_pre_attn_scalar": head_dim}
+    if config.get("num_hidden_layers") == 62 and isinstance(heads, int) and isinstance(hidden_size, int) and heads > 0:
+        fields["query_pre_attn_scalar"] = hidden_size // heads
     pattern, layers = value("attention.sliding_window_pattern"), config.get("num_hidden_layers")
     if isinstance(pattern, list):
         fields["layer_types"] = [WINDOW if windowed else FULL for windowed in pattern]
@@ -78,6 +77,20 @@ def read_keys(value: Value, config: Config) -> dict[str, Any]:
     if not value("attention.sliding_window") and isinstance(layers, int):
         fields["layer_types"] = [FULL] * min(layers, 1 << 12)
     return fields
+
+
+def write_keys(config: Config) -> dict[str, tuple[str, Any]]:
+    """Return the windows; raise for what llama.cpp has no key for: other patterns, and another scale of the scores than a head's."""
+    layers, head_dim = read_count(config, "num_hidden_layers"), read_count(config, "head_dim")
+    period = read_count(config, "sliding_window_pattern", PERIOD)
+    types = read_layer_types(config, layers, (WINDOW, FULL), every(period, layers, WINDOW, FULL))
+    period = next((n for n in range(1, layers + 2) if types == every(n, layers, WINDOW, FULL)), 0)
+    if not period:
+        raise refused("layer_types", list(types), "each n-th layer without a window", "Keep the model as safetensors.")
+    if read_real(config, "query_pre_attn_scalar", 256) != head_dim:
+        scale = config.get("query_pre_attn_scalar")
+        raise refused("query_pre_attn_scalar", scale, f"{head_dim}, as a head has", "Keep the model as safetensors.")
+    return {"attention.sliding_window_pattern": ("u32", period)}
 
 
 VISION = (
@@ -107,5 +120,6 @@ GEMMA3 = Family(
     plain_norms=frozenset(PROJECTION_NORMS),
     keys={"sliding_window": ("attention.sliding_window", "u32"), "rope_local_base_freq": ("rope.freq_base_swa", "f32")},
     read_keys=read_keys,
+    write_keys=write_keys,
     ignores_keys=frozenset(("attention.sliding_window_pattern",)),
 )  # fmt: skip

@@ -10,7 +10,7 @@ def describe(p: Parameters) -> Description:
     """Return a decoder of equal layers: attention with RoPE, and a gated MLP."""
     rope = Rope(p.rope_theta, p.head_dim, p.scaling)
     layer = Layer(Attention(p.heads, p.kv_heads, p.head_dim, rope), Dense(p.intermediate_size, p.activation))
-    return Description((layer,) * p.layers)
+    return Description((layer,) * p.layers, trained_int8=False)
 
 
 LLAMA = Family(

@@ -7,6 +7,7 @@ from tritium.families.common import PROJECTION_NORMS, QK_NORMS
 from tritium.families.description import Attention, Dense, Description, Layer, Rope
 from tritium.families.family import Arch, Family, Parameters
 from tritium.families.fields import read_flag, read_layer_types
+from tritium.families.hadamard import FIELDS as HADAMARD, read_hadamard
 
 
 def describe(p: Parameters) -> Description:
@@ -18,7 +19,7 @@ def describe(p: Parameters) -> Description:
     attention = Attention(p.heads, p.kv_heads, p.head_dim, rope, qk_norm=True)
     layer = Layer(attention, Dense(p.intermediate_size, p.activation))
     norms = read_flag(own, "projection_norms")
-    return Description((layer,) * p.layers, projection_norms=norms, trained_int8=norms)
+    return Description((layer,) * p.layers, projection_norms=norms, hadamard=read_hadamard(own), trained_int8=norms)
 
 
 QWEN3 = Family(
@@ -27,7 +28,7 @@ QWEN3 = Family(
     archs=(Arch("qwen3", "qwen3", "Qwen3ForCausalLM", "silu"),),
     describe=describe,
     absent={"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "head_dim": 128},
-    reads=frozenset(("layer_types", "projection_norms")),
+    reads=HADAMARD | {"layer_types", "projection_norms"},
     fixed={"use_sliding_window": (None, False)},
     ignores=frozenset(("max_window_layers", "sliding_window")),  # of windows, which use_sliding_window turns on
     tensors=QK_NORMS | PROJECTION_NORMS,

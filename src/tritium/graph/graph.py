@@ -21,6 +21,7 @@ from tritium.errors import ArgumentError, TraceError, shown
 from tritium.fragment import spec_text, value_text
 from tritium.garbage import no_collections
 from tritium.graph.number import Number
+from tritium.graph.size import Size, Sizes
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
@@ -197,6 +198,11 @@ class Trace:
             return tuple(self.tensor(p) if o is None else self.write(o, p, op) for p, o in zip(parts, to, strict=True))
         return self.tensor(node) if out is None else self.write(out, node, op)
 
+    @contextmanager
+    def function(self) -> Iterator[None]:
+        """Run the traced function inside the with block."""
+        yield
+
     def close(self) -> None:
         """Forget calls and cells, which refer to the trace: else it lives until the next search for garbage, which takes long."""
         self.nodes, self._cells, self._computed = {}, {}, {}
@@ -225,7 +231,11 @@ class Trace:
         storage = x.storage
         if seen is None or not isinstance(storage, Traced):  # a copy in eager, or a view of memory from outside
             return self.tensor(self.node(op, (self.read(x),), spec, attrs), "made" if seen is None else "captured")
-        return Tensor(Traced(storage.cell, (*storage.chain, (op, tuple(attrs.items())))), x.dtype, *seen)
+        traced = Traced(storage.cell, (*storage.chain, (op, tuple(attrs.items()))))
+        offset = (
+            0 if type(seen.offset) is Size else seen.offset
+        )  # a traced tensor has no memory in which one could count
+        return Tensor(traced, x.dtype, seen.shape, seen.strides, offset)
 
     def write(self, out: Tensor, node: Node, op: Op) -> Tensor:
         """Replace the contents of a cell: all of it, or the part that a view selects."""
@@ -250,6 +260,23 @@ class Trace:
                 part = seen
             cell.node = self.node(ops.update, (cell.node, node), whole, {"layout": part})
         return out
+
+
+class SizedTrace(Trace):
+    """A trace of arguments with sizes that vary. Its own code may use them as keys; that of the traced function may not."""
+
+    def __init__(self, donate: frozenset[int], sizes: Sizes) -> None:
+        super().__init__(donate)
+        self.sizes = sizes
+
+    def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
+        with self.sizes.trusted():
+            return super().emit(op, inputs, attrs, out, call)
+
+    @contextmanager
+    def function(self) -> Iterator[None]:
+        with self.sizes.trusted(False):
+            yield
 
 
 def _spec_of(x: Any) -> Spec | None:
@@ -599,14 +626,20 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
         raise ArgumentError(
             f"trace: donate={sorted(donated)} names arguments that do not exist; there are {len(descriptions)}."
         )
+    return record(fn, descriptions, Trace(donated))
+
+
+def record(fn: Callable[..., Any], descriptions: Sequence[Spec | Tensor], trace: Trace) -> Graph:
+    """Record the calls of fn on tensors of these descriptions in a new trace, as a graph."""
     with (
         no_collections(),
-        tracing(Trace(donated)) as t,
+        tracing(trace) as t,
     ):  # many small objects and no garbage: a collection would only cost time
         arguments = [t.argument(i, s) for i, s in enumerate(descriptions)]
         inputs = tuple(t.placeholder(i, a.spec) for i, a in enumerate(arguments))
         before = [a.storage.cell.node for a in arguments]
-        result = fn(*arguments)
+        with t.function():
+            result = fn(*arguments)
         several = result if isinstance(result, tuple) else (result,)
         for r in several:
             if not isinstance(r, Tensor):
@@ -614,7 +647,7 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
                     f"trace: the function returned {type(r).__name__}; return a tensor or a tuple of tensors."
                 )
         outputs = tuple(t.read(r) for r in several)
-        changed = [i for i in sorted(donated) if arguments[i].storage.cell.node is not before[i]]
+        changed = [i for i in sorted(trace.donate) if arguments[i].storage.cell.node is not before[i]]
         writes = tuple((i, t.read(arguments[i])) for i in changed)
         written = {i: arguments[i] for i, _ in writes}
         same = tuple(next((i for i, a in written.items() if _is_argument(r, a)), None) for r in several)

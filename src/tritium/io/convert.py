@@ -14,6 +14,7 @@ from typing import Any
 from tritium.arguments import checked
 from tritium.errors import FormatError, nearest
 from tritium.escape import visible
+from tritium.families import BY_ARCH, BY_TYPE
 from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (
     FORMATS,
@@ -30,6 +31,7 @@ from tritium.io.formats import (
 from tritium.io.model import names, tokenizer
 from tritium.io.model.entry import ModelFile
 from tritium.io.model.opening import open as open_model
+from tritium.io.model.supported import hadamard_fields
 from tritium.io.reader import contained, fault, map_file
 from tritium.io.stream import Piece, Progress, Wrote, appearing, check_free
 from tritium.io.verify import compare_ternary
@@ -92,6 +94,7 @@ def convert(
     _check_target(Path(source), path, form, overwrite)
     model = open_model(source, variant=variant, ternarise=ternarise)
     model.check()
+    _check_worlds(model, form)
     work = _Work(3 * model.nbytes, progress)
     surveys: list[Survey] = []
     for e in _select(model, form, work):
@@ -110,6 +113,21 @@ def convert(
         path, to, len(surveys), sum(f.ternary for f in surveys), model.nbytes, sum(p.nbytes for p in pieces),
         max((f.error for f in surveys), default=0.0), tuple(work.warnings),
     )  # fmt: skip
+
+
+def _check_worlds(model: ModelFile, form: Format) -> None:
+    """Raise where the tensors of a family cannot be carried from GGUF to Hugging Face or back."""
+    if model.arch is None or (model.container == "gguf") == (form.container == "gguf"):
+        return
+    reason = BY_ARCH[model.arch.gguf].inconvertible
+    if model.gguf is not None and hadamard_fields(model.metadata, model.arch.gguf):
+        reason = "its weights are rotated, which Hugging Face's layout cannot say"
+    if reason:
+        world = "GGUF" if form.container == "gguf" else "safetensors"
+        raise FormatError(
+            f"convert: {visible(model.path.name)} is a {model.arch.model_type} model and cannot become {world}: {reason}. Choose a "
+            f"format of the same container."
+        )
 
 
 def _check_target(source: Path, target: Path, form: Format, overwrite: bool) -> None:
@@ -211,7 +229,7 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
             raise fault(
                 "config.json",
                 f"model_type {visible(str(model_type))!r}",
-                "bitnet or llama",
+                f"one of {', '.join(BY_TYPE)}",
                 "Write hf, mlx or f32, which need no architecture of GGUF.",
             )
         work.warnings.append("no config.json: the GGUF holds tensors only, and no program can run it as a model")

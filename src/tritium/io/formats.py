@@ -152,7 +152,8 @@ def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
             "one that GGUF has (F32, F16, BF16, F64, I8 to I64)",
             "Leave it out or cast it.",
         )
-    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch), e.shift)
+    shift = 0.0 if names.has_raw_norms(model.entries) else e.shift
+    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch), shift)
 
 
 def _gguf_name(e: Entry, model: ModelFile) -> str:
@@ -229,7 +230,7 @@ def safetensors_pieces(surveys: list[Survey], model: ModelFile, to: Format, dtyp
         name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name, f.entry.arch) or f.entry.name
         if not f.ternary:
             # norms of some families are stored less 1 there, and as they multiply in GGUF
-            shift = names.norm_shift(name, model.arch) if model.gguf is not None else 0.0
+            shift = names.norm_shift(name, model.arch) - f.entry.shift if model.gguf is not None else 0.0
             out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype), shift=-shift))
         elif to.codec is codecs.hf:
             out += _hf_pair(f, name, scale)

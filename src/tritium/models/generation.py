@@ -35,6 +35,7 @@ class Slots(Protocol):
     @property
     def slots(self) -> int: ...
     def tokens(self, slot: int) -> list[int]: ...
+    def reusable(self, slot: int, count: int) -> int: ...
     def truncate(self, slot: int, count: int) -> None: ...
     def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array: ...
@@ -335,9 +336,10 @@ def decode(
 def _prefill(session: Slots, writer: _Writer, free: set[int], clock: Callable[[], float]) -> Piece:
     """The prompt goes into the free slot that holds most of it; the last token is read in any case, for its logits."""
     start = clock()
-    shared = {slot: common(session.tokens(slot), writer.prompt) for slot in sorted(free)}
+    most = len(writer.prompt) - 1
+    shared = {s: session.reusable(s, min(common(session.tokens(s), writer.prompt), most)) for s in sorted(free)}
     writer.slot = max(shared, key=lambda slot: shared[slot])
-    writer.reused = min(shared[writer.slot], len(writer.prompt) - 1)
+    writer.reused = shared[writer.slot]
     free.remove(writer.slot)
     session.truncate(writer.slot, writer.reused)
     logits = session.extend(writer.slot, writer.prompt[writer.reused :])

@@ -8,6 +8,7 @@ Knows nothing of how a network computes. Never uses the net.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -36,6 +37,7 @@ from tritium.models.session import TOGETHER, Programs, Session, programs
 from tritium.models.text import vocabulary as text
 from tritium.models.text.tokenizer import Tokenizer
 from tritium.models.weights import FLOATS, Network, assemble, from_entries
+from tritium.nn.linear import ACTIVATIONS as WORDS
 
 SHIPPED = "kjv.gguf"  # the small model in the package
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
@@ -57,8 +59,25 @@ class Model:
         self.context = config.context if context is None else Session.check_context(config, context)
 
     def __repr__(self) -> str:
-        c = self.config
-        return f"<model {self.name}: {c.family}, {c.layers} layers of {c.hidden_size}, {c.vocab_size} words, context {c.context}>"
+        c, how = self.config, self.activations
+        sizes = f"{c.layers} layers of {c.hidden_size}, {c.vocab_size} words, context {c.context}"
+        return f"<model {self.name}: {c.family}, {sizes}, activations {WORDS[how]}: {self._why(how)}>"
+
+    @property
+    def activations(self) -> str:
+        """Return how the inputs of most products are quantised: 'token', 'group' or 'float'."""
+        counts = Counter(layer.activations for layer in prepacked.linears(self.network).values())
+        return counts.most_common(1)[0][0] if counts else "token"
+
+    def _why(self, how: str) -> str:
+        """Return the reason for a kind of activations."""
+        groups = {layer.weight.group for layer in prepacked.linears(self.network).values()} - {0}
+        if how == "float":
+            return "chosen"
+        if how == "group":
+            return f"a scale for each {' or '.join(map(str, sorted(groups)))} columns, not trained with int8 tokens"
+        trained = self.config.description.trained_int8
+        return "trained so" if trained else "chosen" if groups else "its weights have no groups of columns"
 
     @property
     def nbytes(self) -> int:
@@ -240,6 +259,7 @@ def shipped() -> Path:
 def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
     context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,
+    activations: str | None = None,
 ) -> Model:  # fmt: skip
     """A model from a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file; without a path, the
     small one in the package.
@@ -248,21 +268,35 @@ def load(
     file. kv: how keys and values are kept. context: tokens of a session, where fewer than the model was made for will do.
     storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits on x86: fewer bytes, more work; elsewhere weights wait in
     tiles of 2 bits). variant and ternarise: see `tritium.io.open`. device: where it runs; its weights are made ready there.
-    mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
+    activations: how the input of a product is quantised: "token" (int8, a scale for each token), "group" (int8, a scale for each group
+    of columns that the weights have) or "float"; None: by token where the model was trained so or its weights have no groups, else
+    by group. mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
     """
     there = backends.device(device)
+    if activations not in (None, *WORDS):
+        raise ArgumentError(
+            f"load: activations {activations!r} are unknown; use {', '.join(WORDS)}, or None for what suits."
+        )
     if not isinstance(path, str | Path | None):
         raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
     path = shipped() if path is None else Path(path)
     if storage not in (None, *STORAGES):
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
     if path.is_file() and prepacked.is_prepacked(read_start(path, 64)):
-        chosen = {"head": head, "storage": storage, "variant": variant, "ternarise": ternarise or None}
+        chosen = {
+            "head": head,
+            "storage": storage,
+            "variant": variant,
+            "ternarise": ternarise or None,
+            "activations": activations,
+        }
         made = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context, mmap)
         return made.to(there)
     found = io.open(path, variant=variant, ternarise=ternarise, mmap=mmap)
     config = read_config(found)
-    source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap)
+    source = from_entries(
+        found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations
+    )
     network = assemble(config, source, context)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in found.entries.values():

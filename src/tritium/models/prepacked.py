@@ -7,14 +7,15 @@ side files of the tokenizer are tensors of bytes named "file:…". Tiles suit on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt, quant
+from tritium import dtype as dt, ops, quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
 from tritium.escape import visible
@@ -24,10 +25,11 @@ from tritium.interop import from_numpy
 from tritium.io import safetensors
 from tritium.io.reader import fault, map_file
 from tritium.io.stream import Piece, Progress, appearing
-from tritium.models.parts import EMBEDDING, HEAD, NORM, Part, names_in_prepacked
-from tritium.models.weights import Network, Source, placed
+from tritium.models.parts import EMBEDDING, HEAD, NORM, Plain, Product, names_in_prepacked
+from tritium.models.weights import Network, Source, placed, same_table
 from tritium.nn.linear import BitLinear, QuantLinear
-from tritium.nn.transformer import Parallel
+from tritium.nn.mixers import Experts
+from tritium.nn.transformer import Parallel, RMSNorm
 from tritium.op import Spec
 from tritium.tensor import Tensor
 
@@ -35,6 +37,7 @@ FORMAT, VERSION = "tritium", "1"
 LINE = 64  # bytes of a cache line
 FILE = "file:"  # before the name of a side file
 KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
+SCALES = {t.name: np.dtype(t.numpy) for t in quant.SCALE_DTYPES}
 
 
 def is_prepacked(view: memoryview | bytes) -> bool:
@@ -47,19 +50,29 @@ def is_prepacked(view: memoryview | bytes) -> bool:
 
 def linears(network: Network) -> dict[str, QuantLinear]:
     """Return every product with quantised weights, by the name it has in a file."""
-    layers: dict[str, QuantLinear] = {}
+    layers = {name: module for name, module in _modules(network) if isinstance(module, QuantLinear)}
+    table, head = network.embedding.weight, network.head.weight
+    if isinstance(table, QuantLinear):
+        layers[EMBEDDING] = table
+    if isinstance(head, QuantLinear) and not same_table(head, table):
+        layers[HEAD] = head
+    return layers
+
+
+def experts(network: Network) -> dict[str, Experts]:
+    """Return the matrices of all experts, by the names they have in a file."""
+    return {name: module for name, module in _modules(network) if isinstance(module, Experts)}
+
+
+def _modules(network: Network) -> Iterator[tuple[str, Any]]:
+    """Yield every product, norm and tensor of the layers with its name in a file."""
     for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
         modules = placed(block)
         for place, products in parts.products.items():
             module = modules[place]
             singles = module.parts if isinstance(module, Parallel) else (module,)
-            layers |= {f"model.layers.{i}.{p.name}": layer for p, layer in zip(products, singles, strict=True)}
-    table, head = network.embedding.weight, network.head.weight
-    if isinstance(table, QuantLinear):
-        layers[EMBEDDING] = table
-    if isinstance(head, QuantLinear) and head is not table:
-        layers[HEAD] = head
-    return layers
+            yield from ((f"model.layers.{i}.{p.name}", part) for p, part in zip(products, singles, strict=True))
+        yield from ((f"model.layers.{i}.{p.name}", modules[place]) for place, p in parts.plain.items())
 
 
 def plain(network: Network) -> dict[str, Tensor]:
@@ -67,12 +80,11 @@ def plain(network: Network) -> dict[str, Tensor]:
     tensors, table = {NORM: network.head.norm.weight}, network.embedding.weight
     if isinstance(table, Tensor):
         tensors[EMBEDDING] = table
-    for i, (block, parts) in enumerate(zip(network.blocks, network.parts, strict=True)):
-        modules = placed(block)
-        tensors |= {f"model.layers.{i}.{v.name}": modules[place].weight for place, v in parts.vectors.items()}
-    for name, layer in linears(network).items():
-        if isinstance(layer, BitLinear) and layer.norm is not None:
-            tensors[f"{name}.norm"] = layer.norm
+    for name, module in _modules(network):
+        if isinstance(module, RMSNorm | Tensor):
+            tensors[name] = module.weight if isinstance(module, RMSNorm) else module
+        elif isinstance(module, BitLinear) and module.norm is not None:
+            tensors[f"{name}.norm"] = module.norm
     head = network.head.weight
     if isinstance(head, Tensor) and head is not table:
         tensors[HEAD] = head
@@ -81,7 +93,8 @@ def plain(network: Network) -> dict[str, Tensor]:
 
 def nbytes(network: Network) -> int:
     """Bytes of all weights."""
-    return sum(q.nbytes for q in linears(network).values()) + sum(t.nbytes for t in plain(network).values())
+    products: list[Any] = [*linears(network).values(), *experts(network).values()]
+    return sum(p.nbytes for p in (*products, *plain(network).values()))
 
 
 def save(
@@ -91,11 +104,15 @@ def save(
     """Write the file; it appears whole or not at all."""
     about: dict[str, Any] = {}
     pieces: list[Piece] = []
-    for key, layer in linears(network).items():
-        w = layer.weight
-        about[key] = {"dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group}
+    layers = linears(network)
+    weights: dict[str, Any] = {key: layer.weight for key, layer in layers.items()}
+    for key, w in (weights | experts(network)).items():
+        about[key] = {
+            "dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group, "scale": w.scale.dtype.name,
+            "activations": layers[key].activations if key in layers else "token",
+        }  # fmt: skip
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
-        pieces.append(_piece(f"{key}.scale", host(layer.weight.scale)))  # type: ignore[arg-type]
+        pieces.append(_piece(f"{key}.scale", host(w.scale)))
     for key, t in plain(network).items():
         about[key] = {"dtype": t.dtype.name, "shape": list(t.shape)}
         pieces.append(_piece(f"{key}.weight", host(t.contiguous())))
@@ -179,32 +196,55 @@ class Prepacked:
     def source(self) -> Source:
         """The weights as a network wants them."""
 
-        def linear(name: str, parts: tuple[Part, ...], rows: int, columns: int, norm: Tensor | None) -> QuantLinear:
-            return self._linear(name, (rows, columns), norm)
+        def linear(p: Product, norm: Tensor | None) -> QuantLinear:
+            return self._linear(p.name, (p.rows, p.columns), norm)
 
-        def vector(name: str, size: int) -> Tensor:
-            return self.tensor(name.removesuffix(".weight"), (size,)).to(dt.f32)
+        def plain(p: Plain) -> Tensor | QuantLinear:
+            scaled = len(p.shape) == 2 and self._is_scaled(p.name)
+            return self._linear(p.name, p.shape) if scaled else self.tensor(p.name, p.shape).to(dt.f32)
+
+        def experts(p: Product) -> Experts:
+            shape = (p.experts, p.rows, p.columns)
+            data, scale, group, _ = self._scaled(p.name, shape)
+            base = quant.CANONICAL.get(data.dtype, data.dtype)
+            here = data if data.dtype is device("cpu").backend.tiling(base) else ops.repack(data, base)
+            return Experts(here, asarray(scale.reshape(*shape[:2], *((-1,) if group else ())), device="cpu"), group)
 
         def stored(key: str) -> Tensor | QuantLinear:
-            about, shape = self._about.get(key), (self.config.vocab_size, self.config.hidden_size)
-            scaled = isinstance(about, dict) and "group" in about
-            return self._linear(key, shape) if scaled else self.tensor(key, shape)
+            shape = (self.config.vocab_size, self.config.hidden_size)
+            return self._linear(key, shape) if self._is_scaled(key) else self.tensor(key, shape)
 
         table = stored(EMBEDDING)
-        return Source(linear, vector, lambda: table, lambda: stored(HEAD) if HEAD in self._about else table)
+        return Source(linear, plain, lambda: table, lambda: stored(HEAD) if HEAD in self._about else table, experts)
 
-    def _linear(self, key: str, shape: tuple[int, int], norm: Tensor | None = None) -> QuantLinear:
+    def _is_scaled(self, key: str) -> bool:
+        """Return True if a weight is integers with scales."""
+        about = self._about.get(key)
+        return isinstance(about, dict) and "group" in about
+
+    def _scaled(self, key: str, shape: tuple[int, ...]) -> tuple[Tensor, np.ndarray[Any, Any], int, str]:
+        """Return the integers of a weight, its scales in one row, the columns that share one (0: a row or all do), and how
+        activations are quantised."""
         data = self.tensor(key, shape)
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         group = self._about[key].get("group", 0)
         raw = self._file.tensors.get(f"{key}.scale")
-        if raw is None or not isinstance(group, int) or group < 0 or raw.nbytes not in _scale_sizes(shape, group):
+        kind = SCALES.get(str(self._about[key].get("scale", "f32")))
+        activations = self._about[key].get("activations", "token")
+        sized = kind is not None and isinstance(group, int) and group >= 0
+        if raw is None or kind is None or not sized or raw.nbytes not in _scale_sizes(shape, group, kind.itemsize):
             raise fault(
                 where, "no scale of the right size", f"one for {list(shape)} in groups of {visible(str(group))}"
             )
-        scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
+        if activations not in ops.ACTIVATIONS or (activations == "group" and not group):
+            raise fault(where, f"activations {visible(str(activations))}", "'token', 'float', or in groups 'group'")
+        scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(kind)
         if not np.isfinite(scale).all():
             raise fault(where, "a scale that is no number", "finite scales")
+        return data, scale, group, activations
+
+    def _linear(self, key: str, shape: tuple[int, ...], norm: Tensor | None = None) -> QuantLinear:
+        data, scale, group, activations = self._scaled(key, shape)
         scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
         base = quant.CANONICAL.get(data.dtype, data.dtype)
         weight = quant.Quantized(
@@ -212,8 +252,13 @@ class Prepacked:
         )
         if device("cpu").backend.tiling(base) is not data.dtype:
             weight = weight.plain().tiled()  # made on another kind of machine
-        return BitLinear(weight, norm=norm, eps=self.config.eps) if base.is_ternary else QuantLinear(weight)
+        if base.is_ternary:
+            return BitLinear(weight, norm=norm, eps=self.config.eps, activations=activations)
+        return QuantLinear(weight, activations=activations)
 
 
-def _scale_sizes(shape: tuple[int, int], group: int) -> set[int]:
-    return {4 * shape[0] * -(-shape[1] // group)} if group > 0 else {4, 4 * shape[0]}
+def _scale_sizes(shape: tuple[int, ...], group: int, itemsize: int) -> set[int]:
+    """Return the possible bytes of the scales of a matrix, or of a stack of them."""
+    rows = prod(shape[:-1])
+    numbers = {rows * -(-shape[-1] // group)} if group > 0 else {1, rows} if len(shape) == 2 else {rows}
+    return {itemsize * n for n in numbers}

@@ -5,7 +5,8 @@ Knows nothing of text, sampling or files. One thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from operator import index
 from typing import Any, NamedTuple
@@ -15,12 +16,14 @@ import numpy as np
 from tritium import dtype as dt, ops
 from tritium.compiler.compile import Compiled
 from tritium.errors import ArgumentError, ContextError
+from tritium.families import description as d
 from tritium.families.config import Config
-from tritium.families.description import Attention
+from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
 from tritium.models.weights import Network
+from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
-from tritium.nn.transformer import KVCache
+from tritium.nn.transformer import Attention, KVCache
 from tritium.tensor import Tensor
 
 BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is compiled when first needed
@@ -62,8 +65,12 @@ def programs(network: Network) -> Programs:
 
     def body(ids: Tensor, places: Tensor, angles: list[Angles], caches: tuple[Tensor, ...]) -> Tensor:
         x = network.embedding(ids)
-        for i, block in enumerate(network.blocks):
-            x = block(x, None if block.rope is None else angles[block.rope], KVCache(caches[i]), places)
+        rest = iter(caches)
+        for block in network.blocks:
+            state = (
+                KVCache(next(rest)) if isinstance(block.attention, Attention) else DeltaState(next(rest), next(rest))
+            )
+            x = block(x, None if block.rope is None else angles[block.rope], state, places)
         return x.reshape(-1, x.shape[-1])
 
     def angles(ids: Tensor, places: Tensor) -> list[Angles]:
@@ -141,16 +148,24 @@ class Session:
         # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
         self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
         mixers = [layer.mixer for layer in config.description.layers]
-        self.caches: tuple[Tensor, ...] = tuple(
-            KVCache.empty(
-                slots=slots, heads=m.kv_heads, capacity=capacity, size=m.head_dim, dtype=kv, device=self.device
-            ).kv
-            for m in mixers
-            if isinstance(m, Attention)
-        )
+        self.caches: tuple[Tensor, ...] = tuple(t for mixer in mixers for t in self._state(mixer, kv))
+        # A recurrent state holds all tokens so far as one: it cannot be cut to the first of them.
+        self.recurrent = any(isinstance(mixer, DeltaNet) for mixer in mixers)
+        self._last: dict[
+            int, Logits
+        ] = {}  # of recurrent models: the logits after the last token of a slot, where known
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
         self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
         self._ahead: _Ahead | None = None
+
+    def _state(self, mixer: d.Attention | DeltaNet, kv: Any) -> tuple[Tensor, ...]:
+        """Return the memory of a layer for all slots: the KV cache, or the state of a delta net."""
+        if isinstance(mixer, DeltaNet):
+            channels = 2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim
+            shapes = (mixer.kernel - 1, channels), (mixer.value_heads, mixer.key_dim, mixer.value_dim)
+            return tuple(ops.full((self.slots, *shape), 0.0, device=self.device) for shape in shapes)
+        shape = {"slots": self.slots, "heads": mixer.kv_heads, "capacity": self.capacity, "size": mixer.head_dim}
+        return (KVCache.empty(**shape, dtype=kv, device=self.device).kv,)
 
     @staticmethod
     def check_context(config: Config, context: Any) -> int:
@@ -172,12 +187,24 @@ class Session:
         """What stands in a slot."""
         return list(self._tokens[self._slot(slot)])
 
+    def reusable(self, slot: int, count: int) -> int:
+        """Return how many of the first `count` tokens of a slot `truncate` can keep: all of them, but of a recurrent model none
+        unless they are all that the slot holds."""
+        return count if not self.recurrent or count == len(self._tokens[self._slot(slot)]) else 0
+
     def truncate(self, slot: int, count: int) -> None:
         """Forget all but the first `count` tokens of a slot."""
         held = self._tokens[self._slot(slot)]
         if not isinstance(count, int) or not 0 <= count <= len(held):
             raise ArgumentError(f"truncate: slot {slot} holds {len(held)} tokens, {count} were to be kept.")
+        if self.recurrent and count not in (0, len(held)):
+            raise ArgumentError(
+                f"truncate: the state of a {self.config.family} model holds {len(held)} tokens as one and cannot be cut to {count} of "
+                f"them; truncate slot {slot} to 0 and extend it by the {count} again."
+            )
         self._ahead = None
+        if count < len(held):
+            self._last.pop(slot, None)
         del held[count:]
 
     def extend(self, slot: int, ids: Ids) -> Logits:
@@ -186,14 +213,34 @@ class Session:
         self._ahead = None
         held = self._tokens[slot]
         done, logits = 0, None
-        for size in chunks(len(new)):
-            count = min(size, len(new) - done)
-            piece, places = _piece(slot, len(held) + done, new[done : done + count], size)
-            logits = self._run(self._programs.last, piece, places, np.array([count - 1], np.int32))
-            done += count
+        with self._changing([slot]):
+            for size in chunks(len(new)):
+                count = min(size, len(new) - done)
+                piece, places = _piece(slot, len(held) + done, new[done : done + count], size)
+                logits = self._run(self._programs.last, piece, places, np.array([count - 1], np.int32))
+                done += count
         held += new
         assert logits is not None
-        return np.asarray(logits[0])
+        return self._ended([slot], np.asarray(logits[0])[None])[0]
+
+    @contextmanager
+    def _changing(self, slots: Sequence[int]) -> Iterator[None]:
+        """Empty the slots of a recurrent model whose states a failed program may have changed; those of others are as before."""
+        for slot in slots:
+            self._last.pop(slot, None)
+        try:
+            yield
+        except BaseException:
+            if self.recurrent:
+                for slot in slots:
+                    self._tokens[slot].clear()
+            raise
+
+    def _ended(self, slots: Sequence[int], logits: Logits) -> Logits:
+        """Keep the logits after the last tokens of a recurrent model, which `score` cannot compute again; return them."""
+        if self.recurrent:
+            self._last.update(zip(slots, logits, strict=True))
+        return logits
 
     def step(self, slots: Sequence[int], ids: Ids) -> Logits:
         """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
@@ -214,9 +261,11 @@ class Session:
         if coming is not None and (coming.slots, coming.ids) == (slots, ids):
             told = coming.told
         else:
-            told = self._begin(*self._padded(slots, ids, "picked", np.int64))
+            with self._changing(slots):
+                told = self._begin(*self._padded(slots, ids, "picked", np.int64))
         further = None
-        if ahead and self.device.backend.runs_ahead and all(len(self._tokens[s]) + 1 < self.capacity for s in slots):
+        room = all(len(self._tokens[s]) + 1 < self.capacity for s in slots)
+        if ahead and room and self.device.backend.runs_ahead and not self.recurrent:  # whose state would have advanced
             further = self._begin(*self._next(len(slots)))
         found = told()[: len(slots)]
         self._append(slots, ids)
@@ -246,9 +295,10 @@ class Session:
         self._ahead = None
         padded, places = self._padded(slots, ids, "ids", np.int32)
         at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
-        rows = np.asarray(program(padded, places, at, *self.caches).numpy())
+        with self._changing(slots):
+            rows = np.asarray(program(padded, places, at, *self.caches).numpy())
         self._append(slots, ids)
-        return rows[: len(slots)]
+        return self._ended(slots, rows[: len(slots)])
 
     def _one_each(self, what: str, slots: Sequence[int], ids: Ids) -> tuple[list[int], list[int]]:
         """Different slots, and a token for each that is real and has room."""
@@ -285,19 +335,39 @@ class Session:
                 "score: the slot is empty, and a first token has no probability; extend it by one first."
             )
         self._ahead = None
+        if self.recurrent:
+            return self._score_recurrent(slot, new)
         # Token i is told by the row of the token before it, so the last one held is run once more in front of the new ones.
-        told = [held[-1], *new]
-        found: list[np.ndarray[Any, Any]] = []
-        done = 0
-        for size in chunks(len(told), SCORED):
-            part = told[done : done + size]
-            piece, places = _piece(slot, len(held) - 1 + done, part, size)
-            rows = self._programs.every(self._sent(piece, "ids"), self._sent(places, "places"), *self.caches).numpy()
-            wanted = new[done : done + size]
-            found.append(rows[np.arange(len(wanted)), wanted])
-            done += len(part)
+        rows = self._scored(slot, len(held) - 1, [held[-1], *new], new)
         held += new
-        return np.concatenate(found)
+        return rows
+
+    def _score_recurrent(self, slot: int, new: list[int]) -> Logits:
+        """Return the same where no token can be run again: the first is told by the logits that were kept, or computed anew."""
+        held = self._tokens[slot]
+        if slot not in self._last:
+            tokens = list(held)
+            self.truncate(slot, 0)
+            self.extend(slot, tokens)
+        scores = [ops.log_softmax(asarray(self._last[slot]), axis=-1).numpy()[new[:1]]]
+        if len(new) > 1:
+            with self._changing([slot]):
+                scores.append(self._scored(slot, len(held), new[:-1], new[1:]))
+            held += new[:-1]
+        self.extend(slot, new[-1:])
+        return np.concatenate(scores)
+
+    def _scored(self, slot: int, start: int, tokens: list[int], wanted: list[int]) -> Logits:
+        """Run tokens of a slot from a position on; return the log-probability of the wanted one after each."""
+        rows: list[np.ndarray[Any, Any]] = []
+        done = 0
+        for size in chunks(len(tokens), SCORED):
+            part, after = tokens[done : done + size], wanted[done : done + size]
+            piece, places = _piece(slot, start + done, part, size)
+            every = self._programs.every(self._sent(piece, "ids"), self._sent(places, "places"), *self.caches).numpy()
+            rows.append(every[np.arange(len(after)), after])
+            done += len(part)
+        return np.concatenate(rows)
 
     def _slot(self, slot: int) -> int:
         try:

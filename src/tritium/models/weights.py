@@ -21,6 +21,7 @@ from tritium.escape import visible
 from tritium.families import FAMILIES, description as d
 from tritium.families.config import Config
 from tritium.families.description import Layer
+from tritium.families.hadamard import Hadamard
 from tritium.families.rope import for_context
 from tritium.functions import asarray
 from tritium.interop import from_numpy
@@ -28,15 +29,29 @@ from tritium.io import Entry, Ternary
 from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
-from tritium.io.ternary import rows_at_a_time
-from tritium.models.parts import LayerParts, Part, Product, layer_parts, shapes_in_files
+from tritium.io.ternary import pack, rows_at_a_time, unpack
+from tritium.models.parts import (
+    HEAD,
+    NORM,
+    LayerParts,
+    Part,
+    Plain,
+    Product,
+    layer_parts,
+    of_expert,
+    shapes_in_files,
+)
 from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
+from tritium.nn.mixers import Experts, GatedDeltaNet, MoE, Router
 from tritium.nn.rope import RoPE
+from tritium.nn.rotation import RotatedEmbedding, RotatedLinear, Rotation
 from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, Parallel, RMSNorm
+from tritium.op import Spec
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads
 
+BLOCK_NORMS = ("attention_norm", "mlp_norm", "attention_post_norm", "mlp_post_norm")
 HEADS = ("f32", "f16", "bf16", "int8")
 ROPE_TENSORS = frozenset(("rope_freqs", "rope_factors_long", "rope_factors_short"))  # read with the configuration
 FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
@@ -45,7 +60,7 @@ FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 class Network(NamedTuple):
     """All parts of a decoder."""
 
-    embedding: Embedding | QuantEmbedding
+    embedding: Embedding | QuantEmbedding | RotatedEmbedding
     ropes: tuple[RoPE, ...]  # the different position embeddings of its layers
     blocks: tuple[Block, ...]
     head: Head
@@ -66,21 +81,24 @@ class Network(NamedTuple):
             return self
         embedding = self.embedding.to(device)
         tied = self.head.weight is self.embedding.weight
-        table = embedding.weight if tied else self.head.weight.to(device)
+        table: Tensor | QuantLinear = embedding.weight if tied else self.head.weight.to(device)
         head = Head(self.head.norm.to(device), table, self.head.multiplier)
         ropes = tuple(rope.to(device) for rope in self.ropes)
         return Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
 
 
-class Source(NamedTuple):
-    """Where parts come from: one call for each kind of weight. Names of products are those in prepacked files."""
+def _no_experts(product: Product) -> Experts:
+    raise ArgumentError(f"assemble: this source has no experts, and {product.name!r} is of some.")
 
-    linear: Callable[
-        [str, tuple[Part, ...], int, int, Tensor | None], QuantLinear
-    ]  # (name, parts, rows, columns, norm)
-    vector: Callable[[str, int], Tensor]
+
+class Source(NamedTuple):
+    """Where parts come from: one call for each kind of weight. Names are those of whole models, not within a layer."""
+
+    linear: Callable[[Product, Tensor | None], QuantLinear]  # and the norm of its input
+    plain: Callable[[Plain], Tensor | QuantLinear]  # floats, or a product where a file has such a matrix ternary
     embedding: Callable[[], Tensor | QuantLinear]
     head: Callable[[], Tensor | QuantLinear]
+    experts: Callable[[Product], Experts] = _no_experts
 
 
 def assemble(config: Config, source: Source, context: int | None = None) -> Network:
@@ -98,23 +116,73 @@ def assemble(config: Config, source: Source, context: int | None = None) -> Netw
 
     with ThreadPoolExecutor(get_num_threads()) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
-    last = RMSNorm(source.vector("model.norm.weight", config.hidden_size), config.eps)
-    table, multiplier = source.embedding(), description.embedding_multiplier
-    kind = QuantEmbedding if isinstance(table, QuantLinear) else Embedding
-    embedding = kind(table, multiplier)  # type: ignore[arg-type]
-    return Network(embedding, ropes, blocks, Head(last, source.head(), description.logits_multiplier), parts)
+    last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
+    rows, multiplier = source.embedding(), description.embedding_multiplier
+    plain = QuantEmbedding(rows, multiplier) if isinstance(rows, QuantLinear) else Embedding(rows, multiplier)
+    embedding, table = _rotated_tables(config, plain, source.head())
+    return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
+
+
+def _rotated_tables(
+    config: Config, embedding: Embedding | QuantEmbedding, table: Tensor | QuantLinear
+) -> tuple[Embedding | QuantEmbedding | RotatedEmbedding, Tensor | QuantLinear]:
+    """Return the embedding and the head of a model with folded weights, each rotated where its table is folded."""
+    hadamard = config.description.hadamard
+    if hadamard is None:
+        return embedding, table
+    tied = table is embedding.weight
+    # A tied head has the rows that the table stands for.
+    folded = hadamard.inverse if tied else f"{HEAD}.weight" in hadamard.names
+    rotation = _rotation(hadamard, config.hidden_size)
+    looked_up = RotatedEmbedding(embedding, rotation) if hadamard.inverse else embedding
+    return looked_up, rotated(table, rotation) if folded else table
+
+
+def same_table(head: QuantLinear, table: Tensor | QuantLinear) -> bool:
+    """Return True if a head is the embedding, or reads its memory after a rotation."""
+    if head is table or not isinstance(head, RotatedLinear) or not isinstance(table, QuantLinear):
+        return head is table
+    return head.weight.data.storage.address == table.weight.data.storage.address
+
+
+def rotation_of(config: Config, names: list[str], width: int) -> Rotation | None:
+    """Return the rotation of an input of weights of these names; None where they are not folded."""
+    hadamard = config.description.hadamard
+    if hadamard is None or not any(name in hadamard.names for name in names):
+        return None
+    if not all(name in hadamard.names for name in names):
+        raise fault(
+            "the model", f"a rotation of some of {', '.join(map(visible, names))}", "of all of one input or of none"
+        )
+    return _rotation(hadamard, width)
+
+
+def _rotation(hadamard: Hadamard, width: int) -> Rotation:
+    if width % hadamard.block:
+        raise fault("the model", f"a rotation in blocks of {hadamard.block}", f"blocks that divide {width} columns")
+    signs = hadamard.signs_of(width)
+    numbers = None if signs is None else asarray(np.array(signs, np.float32), device="cpu")
+    return Rotation(block=hadamard.block, signs=numbers)
+
+
+def rotated(layer: Tensor | QuantLinear, rotation: Rotation) -> RotatedLinear:
+    """Return a layer that rotates its input; raise where its weights are not ternary."""
+    if not isinstance(layer, BitLinear):
+        raise fault("the model", "folded weights that are not ternary", "ternary ones", "It is not supported.")
+    return RotatedLinear.from_layer(layer, rotation)
 
 
 def placed(block: Block) -> dict[str, Any]:
-    """Return the modules of a layer by their places, as `layer_parts` names them."""
-    attention, mlp = block.attention, block.mlp
-    return {
-        "qkv": attention.qkv, "out": attention.out, "gate_up": mlp.gate_up, "down": mlp.down,
-        "attention_norm": block.attention_norm, "mlp_norm": block.mlp_norm,
-        "attention_post_norm": block.attention_post_norm, "mlp_post_norm": block.mlp_post_norm,
-        "attention_sub_norm": attention.sub_norm, "mlp_sub_norm": mlp.sub_norm,
-        "q_norm": attention.q_norm, "k_norm": attention.k_norm,
-    }  # fmt: skip
+    """Return the modules and tensors of a layer by their places, as `layer_parts` names them."""
+    mixer, mlp = block.attention, block.mlp
+    modules = {place: getattr(block, place) for place in BLOCK_NORMS}
+    if isinstance(mixer, Attention):
+        modules |= {"attention_sub_norm": mixer.sub_norm, "q_norm": mixer.q_norm, "k_norm": mixer.k_norm}
+    else:
+        modules |= {place: getattr(mixer, place) for place in ("z", "b", "a", "a_log", "dt_bias", "norm")}
+        modules["conv"] = ops.expand_dims(mixer.conv.T, 1).contiguous()
+    modules |= {"qkv": mixer.qkv, "out": mixer.out, "gate_up": mlp.gate_up, "down": mlp.down}
+    return modules | ({"mlp_sub_norm": mlp.sub_norm} if isinstance(mlp, MLP) else {"router": mlp.router.weight})
 
 
 class _Builder(NamedTuple):
@@ -127,26 +195,61 @@ class _Builder(NamedTuple):
 
     def block(self, layer: Layer, ropes: tuple[RoPE, ...]) -> Block:
         """Return the layer."""
-        mixer, mlp = layer.mixer, layer.mlp
-        assert isinstance(mixer, d.Attention)
-        assert isinstance(mlp, d.Dense)
-        rope = None if mixer.rope is None else self.config.description.ropes.index(mixer.rope)
-        attention = Attention(
-            self.linear("qkv"), self._one("out"), None if rope is None else ropes[rope], heads=mixer.heads,
-            kv_heads=mixer.kv_heads, sub_norm=self.norm("attention_sub_norm"), head_dim=mixer.head_dim,
-            q_norm=self.norm("q_norm"), k_norm=self.norm("k_norm"), gate=mixer.gate, window=mixer.window, scale=mixer.scale,
+        description = self.config.description
+        rope = layer.mixer.rope if isinstance(layer.mixer, d.Attention) else None
+        index = None if rope is None else description.ropes.index(rope)
+        mixer: Attention | GatedDeltaNet
+        if isinstance(layer.mixer, d.Attention):
+            mixer = self.attention(layer.mixer, None if index is None else ropes[index])
+        else:
+            mixer = self.delta_net(layer.mixer)
+        mlp = self.mlp(layer.mlp) if isinstance(layer.mlp, d.Dense) else self.moe(layer.mlp)
+        norms: dict[str, Any] = {place: self.norm(place) for place in BLOCK_NORMS}
+        return Block(attention=mixer, mlp=mlp, residual=description.residual_multiplier, rope=index, **norms)
+
+    def attention(self, a: d.Attention, rope: RoPE | None) -> Attention:
+        """Return the attention of the layer."""
+        return Attention(
+            self.linear("qkv"), self._one("out"), rope, heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim,
+            sub_norm=self.norm("attention_sub_norm"), q_norm=self.norm("q_norm"), k_norm=self.norm("k_norm"), gate=a.gate,
+            window=a.window, scale=a.scale,
         )  # fmt: skip
-        dense = MLP(self.linear("gate_up"), self._one("down"), mlp.activation, self.norm("mlp_sub_norm"), mlp.clamp)
-        norms = {place: self.norm(place) for place in self.parts.vectors if place in Block._fields}
-        residual = self.config.description.residual_multiplier
-        return Block(attention=attention, mlp=dense, residual=residual, rope=rope, **norms)  # type: ignore[arg-type]
+
+    def delta_net(self, n: d.DeltaNet) -> GatedDeltaNet:
+        """Return the gated delta net of the layer."""
+        norm = self.norm("norm")
+        assert norm is not None
+        if rotation_of(self.config, [f"{self.prefix}.linear_attn.in_proj_{k}.weight" for k in "ab"], n.value_dim):
+            raise fault(
+                "the model", "a rotation of the small projections of delta nets", "none", "It is not supported."
+            )
+        plain = {place: self.plain(place) for place in ("b", "a", "conv", "a_log", "dt_bias")}
+        conv = plain.pop("conv").reshape(-1, n.kernel)
+        qkv, z, out = (self._one(place) for place in ("qkv", "z", "out"))
+        return GatedDeltaNet(
+            qkv, z, conv=conv, norm=norm, out=out, heads=n.value_heads, key_heads=n.key_heads, **plain
+        )  # fmt: skip
+
+    def mlp(self, m: d.Dense) -> MLP:
+        """Return the MLP of the layer."""
+        return MLP(self.linear("gate_up"), self._one("down"), m.activation, self.norm("mlp_sub_norm"), m.clamp)
+
+    def moe(self, m: d.Experts) -> MoE:
+        """Return the mixture of experts of the layer."""
+        router = Router(
+            self.plain("router"), active=m.active, gate=m.scoring, normalise=m.normalise, scale=m.scaling
+        )  # fmt: skip
+        gate_up, down = (self.source.experts(self._named(self.parts.products[p][0])) for p in ("gate_up", "down"))
+        return MoE(router, gate_up, down, activation=m.activation, limit=m.clamp)
+
+    def plain(self, place: str) -> Any:
+        """Return plain numbers of the layer."""
+        p = self.parts.plain[place]
+        return self.source.plain(p._replace(name=f"{self.prefix}.{p.name}"))
 
     def norm(self, place: str) -> RMSNorm | None:
         """Return a norm of the layer; None where it has none there."""
-        vector = self.parts.vectors.get(place)
-        if vector is None:
-            return None
-        return RMSNorm(self.source.vector(f"{self.prefix}.{vector.name}.weight", vector.size), self.config.eps)
+        return RMSNorm(self.plain(place), self.config.eps) if place in self.parts.plain else None
 
     def linear(self, place: str) -> QuantLinear | Parallel:
         """Return the product of the layer at a place, or several of one input."""
@@ -158,16 +261,91 @@ class _Builder(NamedTuple):
         return self._product(product)
 
     def _product(self, p: Product) -> QuantLinear:
-        norm = None if p.norm is None else self.source.vector(f"{self.prefix}.{p.norm}.weight", p.columns)
-        parts = tuple(part._replace(name=f"{self.prefix}.{part.name}.weight") for part in p.parts)
-        return self.source.linear(f"{self.prefix}.{p.name}", parts, p.rows, p.columns, norm)
+        rotation = rotation_of(self.config, [f"{self.prefix}.{part.name}.weight" for part in p.parts], p.columns)
+        layer = self._plain_product(p)
+        return layer if rotation is None else rotated(layer, rotation)
+
+    def _plain_product(self, p: Product) -> QuantLinear:
+        norm = None if p.norm is None else self.source.plain(Plain(f"{self.prefix}.{p.norm}", (p.columns,)))
+        assert norm is None or isinstance(norm, Tensor)
+        return self.source.linear(self._named(p), norm)
+
+    def _named(self, p: Product) -> Product:
+        """Return a product with the names of the whole model."""
+        parts = tuple(part._replace(name=f"{self.prefix}.{part.name}") for part in p.parts)
+        return p._replace(name=f"{self.prefix}.{p.name}", parts=parts)
 
 
 def from_entries(
-    entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False
-) -> Source:
-    """Weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file."""
-    used, skipped = {name for name, _ in shapes_in_files(config)}, FAMILIES[config.family].skips
+    entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False,
+    activations: str | None = None,
+) -> Source:  # fmt: skip
+    """Return the weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file.
+    activations: as of `BitLinear`; None: what suits the weights."""
+    _check_names(entries, config)
+
+    def entry(name: str, shape: tuple[int, ...]) -> Entry:
+        found = entries.get(name)
+        if found is None:
+            raise fault("the model", f"no weight {name!r}", f"one of shape {list(shape)}", "The file is incomplete.")
+        if found.shape != shape:
+            raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
+        return found
+
+    def linear(p: Product, norm: Tensor | None) -> BitLinear:
+        stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
+        ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, p.parts, strict=True)]
+        weight = join([_columns(t, p.order) for t in ternary], storage)
+        how = activations or default_activations(config, weight.group)
+        layer = BitLinear(weight, norm=norm, eps=config.eps, activations=how)
+        for e in stored:
+            forget(e.raw())
+        return layer
+
+    def experts(p: Product) -> Experts:
+        parts = [_of_experts(entries, entry, part, p) for part in p.parts]
+        return join_experts(parts, p.experts)
+
+    @cache  # a tied head is the embedding itself, not a second one
+    def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
+        found = entry(name, (config.vocab_size, config.hidden_size))
+        if found.role == "ternary":
+            weight = join([found.ternary()], storage)
+            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
+        return _floats(found.array(), copied) if found.stored in STORED else _unquantised(found, unquantised)
+
+    def out() -> Tensor | QuantLinear:
+        tied = "lm_head.weight" not in entries
+        if tied and not config.tied:
+            raise fault("the model", "no weight 'lm_head.weight'", "one, since tie_word_embeddings is false")
+        name = "model.embed_tokens.weight" if tied else "lm_head.weight"
+        exact = head == "f32" and name in entries and entries[name].stored in READABLE
+        return make_head(table(name, dt.f32) if exact else table(name), head)
+
+    def plain(p: Plain) -> Tensor | QuantLinear:
+        name = p.name + p.suffix
+        flat = (p.shape[0], *(n for n in p.shape[1:] if n != 1))  # GGUF leaves out sides of 1
+        stored = entry(name, flat if name in entries and entries[name].shape == flat else p.shape)
+        if len(flat) == 2 and stored.role == "ternary":
+            weight = join([_rows(stored.ternary(), p.order)], storage)
+            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
+        numbers = stored.float32() if p.order is None else stored.float32()[p.order]
+        return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
+
+    return Source(linear, plain, lambda: table("model.embed_tokens.weight"), out, experts)
+
+
+def default_activations(config: Config, group: int) -> str:
+    """Return how the input of a product is quantised: by token where a model was trained so or its weights have no groups of
+    columns, else by group, which loses less."""
+    return "group" if group and not config.description.trained_int8 else "token"
+
+
+def _check_names(entries: Mapping[str, Entry], config: Config) -> None:
+    """Raise for weights that the configuration has no place for: something else is computed with them."""
+    used = {name for stacked in (False, True) for name, _ in shapes_in_files(config, stacked=stacked)}
+    beyond = range(config.layers, config.layers + config.description.extra_layers)
+    skipped = (*FAMILIES[config.family].skips, *(f"{kind}.{i}." for i in beyond for kind in ("blk", "model.layers")))
     unknown = sorted(
         n
         for n in set(entries) - used - ROPE_TENSORS
@@ -180,43 +358,15 @@ def from_entries(
             "It is computed differently from what its configuration says, so it is not supported.",
         )  # fmt: skip
 
-    def entry(name: str, shape: tuple[int, ...]) -> Entry:
-        found = entries.get(name)
-        if found is None:
-            raise fault("the model", f"no weight {name!r}", f"one of shape {list(shape)}", "The file is incomplete.")
-        if found.shape != shape:
-            raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
-        return found
 
-    def linear(name: str, parts: tuple[Part, ...], rows: int, columns: int, norm: Tensor | None) -> BitLinear:
-        stored = [entry(part.name, (part.rows, columns)) for part in parts]
-        ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, parts, strict=True)]
-        layer = BitLinear(join(ternary, storage), norm=norm, eps=config.eps)
-        for e in stored:
-            forget(e.raw())
-        return layer
-
-    @cache  # a tied head is the embedding itself, not a second one
-    def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
-        found = entry(name, (config.vocab_size, config.hidden_size))
-        if found.role == "ternary":
-            return BitLinear(join([found.ternary()], storage))
-        return _floats(found.array(), copied) if found.stored in STORED else _unquantised(found, unquantised)
-
-    def out() -> Tensor | QuantLinear:
-        tied = "lm_head.weight" not in entries
-        if tied and not config.tied:
-            raise fault("the model", "no weight 'lm_head.weight'", "one, since tie_word_embeddings is false")
-        name = "model.embed_tokens.weight" if tied else "lm_head.weight"
-        exact = head == "f32" and name in entries and entries[name].stored in READABLE
-        return make_head(table(name, dt.f32) if exact else table(name), head)
-
-    def vector(name: str, size: int) -> Tensor:
-        stored = entry(name, (size,))
-        numbers = stored.float32()
-        return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
-
-    return Source(linear, vector, lambda: table("model.embed_tokens.weight"), out)
+def _of_experts(
+    entries: Mapping[str, Entry], entry: Callable[[str, tuple[int, ...]], Entry], part: Part, p: Product
+) -> Ternary:
+    """Return the matrices of all experts below each other, from one tensor or from one for each."""
+    if f"{part.name}.weight" in entries:
+        return entry(f"{part.name}.weight", (p.experts, part.rows, p.columns)).ternary()
+    each = [entry(f"{of_expert(part.name, e)}.weight", (part.rows, p.columns)) for e in range(p.experts)]
+    return stack_rows([e.ternary() for e in each])
 
 
 def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
@@ -226,22 +376,68 @@ def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
     return Ternary(t.codes[order], (len(order), t.shape[1]), t.scale[order] if t.scale.ndim else t.scale, t.group)
 
 
-def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
-    """Projections of one input as one matrix; a scale for each row where theirs differ."""
+def _columns(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
+    """Return a matrix with its columns in another order, which keeps groups whole; as it is for None."""
+    if order is None:
+        return t
+    n, k = t.shape
+    codes = np.empty_like(t.codes)
+    for rows in rows_at_a_time(n, k):
+        codes[rows] = pack(unpack(t.codes[rows], k)[:, order])
+    if not t.group:
+        return Ternary(codes, t.shape, t.scale)
+    groups = order.reshape(-1, t.group)
+    if (groups != groups[:, :1] + np.arange(t.group)).any() or (groups[:, 0] % t.group).any():
+        raise ArgumentError(f"load: columns are stored in an order that divides groups of {t.group}.")
+    return Ternary(codes, t.shape, t.scale[:, groups[:, 0] // t.group], t.group)
+
+
+def stack_rows(parts: list[Ternary]) -> Ternary:
+    """Return matrices of one input below each other: one scale for all where there is but one matrix, else one for each row or, if
+    any has groups, each group."""
+    if len(parts) == 1:
+        return parts[0]
     columns = parts[0].shape[1]
-    group = parts[0].group
-    if any(p.group != group for p in parts):  # a part may have fewer scales than the others: they are repeated
-        group = gcd(*(p.group or columns for p in parts))
-        spread = [p.scales(group) for p in parts]
-        parts = [Ternary(p.codes, p.shape, np.ascontiguousarray(s), group) for p, s in zip(parts, spread, strict=True)]
-    codes = np.concatenate([p.codes for p in parts]) if len(parts) > 1 else parts[0].codes
-    data = unpacked(codes, (codes.shape[0], columns))
-    scale = parts[0].scale
-    if len(parts) > 1:
-        rows = [p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32) for p in parts]
-        scale = np.concatenate(rows)
-    made = quant.Quantized("ternary", data, asarray(scale, device="cpu"), None, group)
-    return made if storage is dt.tern2 else replace(made, data=ops.repack(made.data, storage))
+    # A part may have fewer scales than the others: they are repeated.
+    group = gcd(*(p.group or columns for p in parts)) if any(p.group for p in parts) else 0
+    scales: list[np.ndarray[Any, Any]] = []
+    for p in parts:
+        rows = p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
+        narrow = p.scales(group) if group else rows
+        assert narrow is not None  # a group of all divides each
+        scales.append(narrow)
+    codes, shape = np.concatenate([p.codes for p in parts]), (sum(p.shape[0] for p in parts), parts[0].shape[1])
+    return Ternary(codes, shape, np.concatenate(scales), group)
+
+
+def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
+    """Return projections of one input as one matrix; a scale for each row where theirs differ, in f16 if it is of a group and f16
+    holds it, as files have it."""
+    whole = stack_rows(parts)
+    scale = whole.scale
+    if whole.group:
+        with np.errstate(over="ignore"):
+            half = scale.astype(np.float16)
+        scale = half if np.array_equal(half.astype(np.float32), scale) else scale
+    weights = quant.Quantized(
+        "ternary", unpacked(whole.codes, whole.shape), asarray(scale, device="cpu"), None, whole.group
+    )
+    return weights if storage is dt.tern2 else replace(weights, data=ops.repack(weights.data, storage))
+
+
+def join_experts(parts: list[Ternary], count: int) -> Experts:
+    """Return matrices of experts, each kind below each other, as one tensor [experts, rows of all kinds, columns]."""
+    kinds = [[_rows(t, np.arange(t.shape[0]).reshape(count, -1)[e]) for t in parts] for e in range(count)]
+    whole = stack_rows([t for kind in kinds for t in kind])
+    if not whole.scale.ndim:
+        whole = replace(whole, scale=np.full(whole.shape[0], whole.scale, np.float32))
+    flat = unpacked(whole.codes, whole.shape)
+    rows, columns = whole.shape[0] // count, whole.shape[1]
+    data = Tensor(
+        flat.storage, dt.tern2, (count, rows, columns), Spec((count, rows, columns), dt.tern2).strides, flat.offset
+    )
+    scale = asarray(whole.scale.reshape(count, rows, *whole.scale.shape[1:]), device="cpu")
+    return Experts(data, scale, whole.group)
 
 
 def _floats(a: np.ndarray[Any, Any], copied: bool) -> Tensor:

@@ -202,6 +202,11 @@ class Experts:
         return cls.from_matrices([quant.ternary(weights[e], axis=axis, group=group) for e in range(weights.shape[0])])
 
     @property
+    def group(self) -> int:
+        """Return the columns of a row that share a scale; 0: all do."""
+        return self._group
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         experts, rows, columns = self.data.shape
         return experts, rows, columns

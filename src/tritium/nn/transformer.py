@@ -241,21 +241,24 @@ class MLP:
 class Block(NamedTuple):
     """One layer of a transformer: attention and MLP, each with a pre-norm, perhaps a post-norm, and a residual connection.
 
+    attention: an Attention, or another mixer of tokens with a state of its own, such as a GatedDeltaNet; mlp: an MLP or a MoE.
     residual: what attention and MLP are multiplied by before they are added. rope: which of a network's position embeddings the
     layer is called with.
     """
 
     attention_norm: RMSNorm
-    attention: Attention
+    attention: Any
     mlp_norm: RMSNorm
-    mlp: MLP
+    mlp: Any
     attention_post_norm: RMSNorm | None = None
     mlp_post_norm: RMSNorm | None = None
     residual: float = 1.0
     rope: int | None = 0
 
-    def __call__(self, x: Tensor, angles: Angles | None, cache: KVCache, places: Tensor) -> Tensor:
-        y = self.attention(self.attention_norm(x), angles, cache, places)
+    def __call__(self, x: Tensor, angles: Angles | None, cache: Any, places: Tensor) -> Tensor:
+        """Return the layer's output for new tokens x [batch, tokens, hidden_size]; cache: the KV cache or state of its mixer."""
+        positions = (angles,) if isinstance(self.attention, Attention) else ()
+        y = self.attention(self.attention_norm(x), *positions, cache, places)
         x = x + self._added(y, self.attention_post_norm)
         return x + self._added(self.mlp(self.mlp_norm(x)), self.mlp_post_norm)
 

@@ -300,8 +300,6 @@ class Scheduler:
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request
         slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
-        # The last token of a prompt is always read again: its logits are what the first pick needs.
-        shared = min(shared, len(r.prompt) - 1)
         state = r.sampler.start(r.prompt, stream=r.stream)
         text, stops = Stream(self.tokenizer), Stops(r.stop)
         self.session.truncate(slot, shared)
@@ -312,7 +310,8 @@ class Scheduler:
         found = []
         for slot in free:
             tokens = self.session.tokens(slot)
-            shared = common(tokens, prompt)
+            # The last token of a prompt is always read again: its logits are what the first pick needs.
+            shared = self.session.reusable(slot, min(common(tokens, prompt), len(prompt) - 1))
             found.append((2 * shared - len(tokens), -self._used[slot], slot, shared))
         *_, slot, shared = max(found)
         return slot, shared

@@ -56,14 +56,19 @@ def replace_linears(
     *,
     skip: Iterable[str] = HEADS,
     filter: Callable[[str, nn.Module], bool] | None = None,
+    axis: int | None = None,
+    group: int = 0,
+    activations: str = "token",
 ) -> nn.Module:
     """Put a BitLinear in the place of every linear layer, in the model itself; weights and biases stay the same tensors.
 
     Left alone: layers with a name of `skip` in their path, those whose weight is an embedding's, those `filter(name, layer)`
     says no to, and subclasses of nn.Linear whose owner may read the weight itself. transformers' own AutoBitLinear and BitLinear
     are replaced too; where they hold ternary weights alone, masters are made that give the same weights and scale. What was
-    done is logged (logger "tritium", level info); `bit_linears(model)` lists it.
+    done is logged (logger "tritium", level info); `bit_linears(model)` lists it. `axis`, `group` and `activations` are those of
+    `BitLinear`.
     """
+    scales = {"axis": axis, "group": group, "activations": activations}
     skipped = tuple(skip)
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     made: dict[int, BitLinear] = {}  # a layer that has two names stays one layer
@@ -78,7 +83,7 @@ def replace_linears(
             continue
         if not name:
             raise ArgumentError("replace_linears: the model is itself a linear layer; put it into an nn.Sequential.")
-        new = made.get(id(old)) or made.setdefault(id(old), make(old).train(old.training))
+        new = made.get(id(old)) or made.setdefault(id(old), make(old, scales).train(old.training))
         owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, parts[-1], new)
         if isinstance(owner, nn.TransformerEncoderLayer):
@@ -92,10 +97,10 @@ def replace_linears(
     return model
 
 
-def _empty(old: Any, n: int, k: int) -> BitLinear:
-    """A layer without numbers, for those of another."""
+def _empty(old: Any, n: int, k: int, scales: dict[str, Any]) -> BitLinear:
+    """Return a layer without numbers, for those of another."""
     norm = getattr(old, "rms_norm", None)
-    new = BitLinear(k, n, bias=False, norm="rms" if norm is not None else None, device="meta")
+    new = BitLinear(k, n, bias=False, norm="rms" if norm is not None else None, device="meta", **scales)
     if norm is not None:
         eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None)) or 1e-6
         new.rms_norm = nn.RMSNorm(k, eps=eps, device="meta")
@@ -103,34 +108,39 @@ def _empty(old: Any, n: int, k: int) -> BitLinear:
     return new
 
 
-def _from_linear(old: Any) -> BitLinear:
-    new = _empty(old, *old.weight.shape)
+def _from_linear(old: Any, scales: dict[str, Any]) -> BitLinear:
+    new = _empty(old, *old.weight.shape, scales)
     new.weight, new.bias = old.weight, old.bias
     return new
 
 
-def _from_auto(old: Any) -> BitLinear:
-    """transformers' AutoBitLinear: masters, or with a scale the ternary weights themselves."""
+def _from_auto(old: Any, scales: dict[str, Any]) -> BitLinear:
+    """Replace transformers' AutoBitLinear: masters, or with a scale the ternary weights themselves."""
     scale = getattr(old, "weight_scale", None)
-    return _from_linear(old) if scale is None else _from_ternary(old, old.weight, scale)
+    return _from_linear(old, scales) if scale is None else _from_ternary(old, old.weight, scale, scales)
 
 
-def _from_packed(old: Any) -> BitLinear:
-    """transformers' BitLinear: four rows in a byte, and a scale that divides."""
+def _from_packed(old: Any, scales: dict[str, Any]) -> BitLinear:
+    """Replace transformers' BitLinear: four rows in a byte, and a scale that divides."""
     codes = torch.cat([(old.weight >> 2 * i) & 3 for i in range(4)])
-    return _from_ternary(old, codes.to(old.weight_scale.dtype) - 1, 1 / old.weight_scale.float())
+    return _from_ternary(old, codes.to(old.weight_scale.dtype) - 1, 1 / old.weight_scale.float(), scales)
 
 
-def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor) -> BitLinear:
-    """Masters whose mean is the scale: the fewer weights are not zero, the larger these must be."""
+def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, scales: dict[str, Any]) -> BitLinear:
+    """Return a layer whose masters have the scale as their mean: the fewer weights are not zero, the larger these must be."""
+    if scales["group"] or scales["axis"] is not None:
+        raise ArgumentError(
+            "replace_linears: a layer of transformers holds ternary weights with one scale; rows or groups of them have other means. "
+            "Leave axis and group out, or start from the masters."
+        )
     wide = t.detach().float()
-    new = _empty(old, *t.shape)
+    new = _empty(old, *t.shape, scales)
     new.weight = nn.Parameter((wide * (scale.float() / wide.abs().mean().clamp_min(1e-5))).to(t.dtype))
     new.bias = None if old.bias is None else nn.Parameter(old.bias.detach())
     return new
 
 
-_MAKERS: dict[str, Callable[[Any], BitLinear]] = {
+_MAKERS: dict[str, Callable[[Any, dict[str, Any]], BitLinear]] = {
     "torch.nn.modules.linear.Linear": _from_linear,
     "transformers.integrations.bitnet.AutoBitLinear": _from_auto,
     "transformers.integrations.bitnet.BitLinear": _from_packed,

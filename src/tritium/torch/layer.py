@@ -18,18 +18,25 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tritium import buffer, interop, nn as native
 from tritium.errors import ArgumentError, QuantError
 
+ACTIVATIONS = ("token", "group", "float")
 TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
 HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
 
 
-def absmean(w: torch.Tensor) -> torch.Tensor:
-    """g: the mean size of the weights, in f32. It is summed in f64, so that it does not depend on the device."""
-    return w.detach().abs().mean(dtype=torch.float64).float().clamp_min(TINY)
+def absmean(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.Tensor:
+    """Return g, the mean magnitude of the weights, in f32: of the tensor, of each row (axis 0) or of each group of columns.
+
+    It is summed in f64, so that it does not depend on the device. Files keep scales of groups in f16: so are these rounded."""
+    size = w.detach().abs()
+    if group:
+        return size.unflatten(-1, (-1, group)).mean(-1, dtype=torch.float64).float().clamp_min(TINY).half().float()
+    mean = size.mean(dtype=torch.float64) if axis is None else size.mean(1, dtype=torch.float64)
+    return mean.float().clamp_min(TINY)
 
 
 def _absmax(x: torch.Tensor) -> torch.Tensor:
-    """The largest size in each token."""
+    """Return the largest magnitude along the last axis: of each token, or of each of its groups."""
     return x.detach().abs().amax(-1, keepdim=True).clamp_min(TINY)
 
 
@@ -45,12 +52,32 @@ def _rounded(x: torch.Tensor, lambda_: float, most: float | None = None) -> torc
 
 
 @torch.no_grad()
-def ternarise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(t, g): the weights as -1, 0 and 1 in int8, and the f32 number that multiplies them."""
+def ternarise(weight: torch.Tensor, *, axis: int | None = None, group: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (t, g): the weights as -1, 0 and 1 in int8, and the f32 scales that multiply them.
+
+    One scale for the tensor, one for each row (axis=0), or one for each `group` of columns, [rows, columns / group]."""
     if not torch.isfinite(weight).all():
         raise QuantError("ternarise: the weights hold NaN or infinity; the training diverged.")
-    g = absmean(weight)
-    return (weight.float() * (1 / g)).round_().clamp_(-1, 1).to(torch.int8), g
+    check_scales(axis, group, weight.shape[-1])
+    g = absmean(weight, axis, group)
+    return (weight.float() * (1 / spread(g, group))).round_().clamp_(-1, 1).to(torch.int8), g
+
+
+def spread(g: torch.Tensor, group: int) -> torch.Tensor:
+    """Return scales in a shape that broadcasts against the weights [rows, columns]."""
+    return g.repeat_interleave(group, -1) if group else g[:, None] if g.ndim else g
+
+
+def check_scales(axis: int | None, group: int, columns: int) -> None:
+    """Raise unless the scales are those of a tensor, of its rows, or of groups that divide its columns."""
+    if axis not in (None, 0) or isinstance(axis, bool):
+        raise ArgumentError(f"axis is None (a scale for the tensor) or 0 (one for each row), given {axis!r}.")
+    if isinstance(group, bool) or not isinstance(group, int) or group < 0 or (group and columns % group):
+        raise ArgumentError(f"group: columns that share a scale must divide the {columns} columns, given {group!r}.")
+    if group and axis is not None:
+        raise ArgumentError(
+            f"axis={axis} and group={group} were given: scales are those of rows or of groups; give one."
+        )
 
 
 class _Packed(NamedTuple):
@@ -72,18 +99,27 @@ register_optimizer_step_post_hook(_count_fused_writes)
 
 
 class BitLinear(nn.Linear):
-    """A linear layer with ternary weights and int8 activations; its parameters are the latent weights.
+    """A linear layer with ternary weights; its parameters are the latent weights.
 
-    `norm="rms"` puts a learned RMS norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
+    Weights have one scale, one for each row (`axis=0`) or one for each `group` of columns (as Bonsai and BitCPM have them).
+    `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS norm
+    before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
     """
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
-        lambda_: float = 1.0, device: Any = None, dtype: Any = None,
+        axis: int | None = None, group: int = 0, activations: str = "token", lambda_: float = 1.0, device: Any = None,
+        dtype: Any = None,
     ) -> None:  # fmt: skip
         if norm not in (None, "rms"):
             raise ArgumentError(f"BitLinear: norm is None or 'rms', given {norm!r}.")
+        check_scales(axis, group, in_features)
+        if activations not in ACTIVATIONS or (activations == "group" and not group):
+            raise ArgumentError(
+                f"BitLinear: activations are 'token', 'group' (with group=…) or 'float', given {activations!r} and group={group}."
+            )
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self.axis, self.group, self.activations = axis, group, activations
         self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
         self.lambda_ = lambda_
         self._packed: _Packed | None = None
@@ -116,12 +152,23 @@ class BitLinear(nn.Linear):
         asked = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
         kind = asked if asked in (torch.bfloat16, torch.float64) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
-            wide = x.float()
-            amax, g = _absmax(wide), absmean(self.weight)
-            q = _rounded(wide * (127 / amax), self.lambda_)
-            t = _rounded(self.weight.float() * (1 / g), self.lambda_, most=1)
-            y = functional.linear(q.to(kind), t.to(kind)) * (amax / 127 * g)
+            q, a = self._round_activations(x.float())
+            g = absmean(self.weight, self.axis, self.group)
+            t = _rounded(self.weight.float() * (1 / spread(g, self.group)), self.lambda_, most=1)
+            if self.group:  # its scales are inside the sum
+                y = functional.linear((q * a).flatten(-2).to(kind), (t * spread(g, self.group)).to(kind))
+            else:
+                y = functional.linear(q.to(kind), t.to(kind)) * (a * g)
             return (y if self.bias is None else y + self.bias.float()).to(asked)
+
+    def _round_activations(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Return activations and what multiplies them: integers by token or group, or the floats; with groups [..., groups, group]."""
+        grouped = x.unflatten(-1, (-1, self.group)) if self.group else x
+        if self.activations == "float":
+            return grouped, 1.0
+        amax = _absmax(grouped if self.activations == "group" else x)
+        amax = amax[..., None] if self.group and self.activations == "token" else amax
+        return _rounded(grouped * (127 / amax), self.lambda_), amax / 127
 
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
         kind = x.device.type
@@ -135,9 +182,12 @@ class BitLinear(nn.Linear):
         made_of = tuple((p.data_ptr(), p._version if counted else 0) for p in parameters)
         kept = self._packed
         if kept is None or not counted or kept.made_of != made_of:
-            t, g = ternarise(self.weight)
+            t, g = ternarise(self.weight, axis=self.axis, group=self.group)
             bias = None if self.bias is None else self.bias.detach().float().cpu().numpy()
-            layer = native.BitLinear.from_ternary(t.cpu().numpy(), bias, scale=g.item())
+            scale = (g.half() if self.group else g).cpu().numpy()
+            layer = native.BitLinear.from_ternary(
+                t.cpu().numpy(), bias, scale=scale, group=self.group, activations=self.activations
+            )
             layer = layer if self.weight.is_cpu else layer.to(str(self.weight.device))
             kept = self._packed = _Packed(layer, made_of, tuple(p.detach() for p in parameters))
         return kept.layer
@@ -154,7 +204,9 @@ class BitLinear(nn.Linear):
         return self.__dict__ | {"_packed": None}
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
+        scales = f", group={self.group}" if self.group else "" if self.axis is None else f", axis={self.axis}"
+        kind = "" if self.activations == "token" else f", activations={self.activations!r}"
+        return super().extra_repr() + scales + kind + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
 
 
 @torch.compiler.disable

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from tritium.io.stream import Piece
 from tritium.io.ternary import Array
 from tritium.machine.files import scratch
 from tritium.models.text.tokenizer import ALPHABET
-from tritium.torch.layer import BitLinear, absmean, bit_linears, ternarise
+from tritium.torch.layer import BitLinear, absmean, bit_linears, spread, ternarise
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 HEAD = "lm_head.weight"
@@ -52,7 +52,7 @@ def export(
     if not layers:
         raise ArgumentError("export: the model has no BitLinear; call replace_linears(model) and train it first.")
     said = _config(model, layers, config)
-    if said["quantization_config"].get("use_rms_norm") and io.FORMATS[format].container == "gguf":
+    if said.get("quantization_config", {}).get("use_rms_norm") and io.FORMATS[format].container == "gguf":
         raise FormatError(
             f"export: the BitLinear layers have norms of their own, which {format} has no place for. Write 'hf', or put the norms "
             "before the layers, as BitNet b1.58 does."
@@ -95,16 +95,27 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[st
         if eps:
             raise FormatError("export: the norms of the BitLinear layers differ in eps; a file knows one.")
     kept = {k: v for k, v in found.items() if k not in ("dtype", "quantization_config")}
+    if not _one_scale(layers):
+        if True in norms:
+            raise FormatError(
+                "export: layers with norms of their own need one scale for each; no file holds norms beside scales of groups."
+            )
+        return kept
     return kept | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
 
 
 def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> Iterator[Piece]:
-    """The tensors of a packed directory, made one at a time when they are written."""
+    """Yield the tensors of a directory, each computed when it is written: packed, or as the values they stand for where a
+    layer has more scales than a packed one can hold."""
+    packed = _one_scale(layers)
     for name, t in model.state_dict().items():
         if name == HEAD and tied:
             continue  # it is the embedding
         stem = name.removesuffix(".weight")
-        if name.endswith(".weight") and stem in layers:
+        if name.endswith(".weight") and stem in layers and not packed:
+            kind = "F16" if layers[stem].group else "F32"  # exact: scales of groups are f16
+            yield _piece(name, tuple(t.shape), kind, t, _Dense(layers[stem]))
+        elif name.endswith(".weight") and stem in layers:
             n, k = t.shape
             if n % 4:
                 raise FormatError(f"export: {name} has {n} rows; files of this kind need a multiple of 4.")
@@ -121,6 +132,24 @@ def _piece(
 ) -> Piece:
     size = math.prod(shape) * safetensors.DTYPES[kind].itemsize
     return Piece(name, shape, kind, size, lambda: [how(t)])
+
+
+def _one_scale(layers: Mapping[str, BitLinear]) -> bool:
+    """Return True if every layer has one scale, which is what a packed directory of transformers can hold."""
+    return all(layer.axis is None and not layer.group for layer in layers.values())
+
+
+class _Dense(NamedTuple):
+    """The ternary values of a layer times their scales."""
+
+    layer: BitLinear
+
+    def __call__(self, weight: torch.Tensor) -> Array:
+        t, g = ternarise(weight, axis=self.layer.axis, group=self.layer.group)
+        dense: Array = (
+            (t * spread(g, self.layer.group)).to(torch.float16 if self.layer.group else torch.float32).cpu().numpy()
+        )
+        return dense
 
 
 def _packed(weight: torch.Tensor) -> Array:

@@ -40,7 +40,7 @@ def on_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
-def takes(kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
+def takes(row: Op, kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
     """A native kernel takes a call by the dtype of one input (or of the result) and by its name-like attributes."""
     codes = frozenset(kernel.dtypes)
 
@@ -50,17 +50,30 @@ def takes(kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
         if kernel.decides >= 0:
             specs = (specs[kernel.decides],)
         kind = next((s.dtype for s in reversed(specs) if s is not None), attrs.get("dtype"))
-        return kind is not None and kind.code in codes and all(attrs.get(k) == v for k, v in wanted.items())
+        return (
+            kind is not None
+            and kind.code in codes
+            and all(attrs.get(k, row.defaults.get(k)) == v for k, v in wanted.items())
+        )
 
     return accepts
 
 
+GROUP_STEP, LONGEST_GROUP = (
+    16,
+    1 << 14,
+)  # columns: what kernels on tiles step by, and sum before floats are made of sums
+
+
 def whole_groups(accepts: Accepts) -> Accepts:
-    """Kernels on tiles take groups of whole tiles."""
+    """Kernels on tiles take groups of whole steps, and a single group of any size, up to the longest."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-        w = specs[1]
-        return w is not None and attrs.get("group", 0) % w.dtype.block == 0 and accepts(specs, attrs, layouts)
+        w, group = specs[1], attrs.get("group", 0)
+        if w is None or not group:
+            return accepts(specs, attrs, layouts)
+        fits = min(group, w.shape[1]) <= LONGEST_GROUP and (group % GROUP_STEP == 0 or group >= w.shape[1])
+        return fits and accepts(specs, attrs, layouts)
 
     return also
 
@@ -168,6 +181,11 @@ SPECIAL_KINDS = ("complex", "whole")
 VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
     ops.searchsorted: [("searchsorted", {"side": "left"}), ("searchsorted_right", {"side": "right"})],
     ops.scatter: [("scatter", {"mode": "set"}), ("scatter_add", {"mode": "add"})],
+    ops.quantized_matmul: [
+        ("quantized_matmul", {"activations": "token"}),
+        ("quantized_matmul_group", {"activations": "group"}),
+        ("quantized_matmul_float", {"activations": "float"}),
+    ],
     ops.gelu: [("gelu", {"approximate": "none"}), ("gelu_tanh", {"approximate": "tanh"})],
     ops.matmul: [
         ("matmul", {"algorithm": "blas"}),
@@ -220,7 +238,7 @@ def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
     names: list[tuple[str, dict[str, Any]]] = [(row.name, {}), *((f"{kind}_{row.name}", {}) for kind in SPECIAL_KINDS)]
     for name, wanted in VARIANTS.get(row, names):
         for kernel in native.kernels(name, isa):
-            accepts = takes(kernel, wanted)
+            accepts = takes(row, kernel, wanted)
             if row is ops.repack:
                 yield Kernel(kernel.isa, checked_repack(kernel), with_axes(2, 2, accepts))
             elif row in AXES:

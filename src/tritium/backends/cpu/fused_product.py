@@ -51,7 +51,8 @@ def fused(body: Fragment, cut: ProductParts, core: Any) -> Any:
     operands = tuple(-1 if i is None else i for i in cut.operands)
     sums = cut.core.op is ops.matmul
     apart = cut.after is not None and not tape.overwrites(cut.after, 0)
-    what = (core, dict(cut.core.attrs), operands, cut.core.spec.dtype.code, (x.dtype.code, x.shape))
+    width = x.shape[-1] if cut.before is not None else 0  # the kernel of the product knows an operand that is given
+    what = (core, dict(cut.core.attrs), operands, cut.core.spec.dtype.code, (x.dtype.code, x.ndim, width))
     return native.FusedProduct(*what, *taped, sums, apart)
 
 

@@ -45,19 +45,22 @@ def elementwise(body: Fragment) -> Listing:
 def general(body: Fragment) -> Fragment:
     """Return a body of other sizes whose tape, if it has one, is that of this body too.
 
-    A tape depends on which sizes are equal, 0 or 1. Of rows the length has limits, so it becomes one that is not shorter.
+    A tape depends on which sizes are equal, 0 or 1. Of rows the length has limits, so it becomes one that is not shorter;
+    a length that varies (`graph.size`) stays, and notes on which side of the limits it is.
     """
     whole = next((s for s in body.steps if s.op in WHOLE), None)
     rows = () if whole is None else body.spec(whole.inputs[0] or 0).shape[-1:]
     sizes = {0: 0, 1: 1}
     for length in rows:
-        is_usual = MIN_ROW <= length <= MAX_ROW
+        is_usual = type(length) is int and MIN_ROW <= length <= MAX_ROW
         sizes.setdefault(length, 1 << (length - 1).bit_length() if is_usual else length)
 
     def renamed(spec: Any) -> Any:
         if not isinstance(spec, Spec):
             return tuple([renamed(s) for s in spec])
-        return Spec(tuple([sizes.setdefault(n, OTHER + len(sizes)) for n in spec.shape]), spec.dtype)
+        # A size that varies is found here only by how it is computed: whether it is 0 or 1 is compared.
+        known = [n if type(n) is int else 0 if n == 0 else 1 if n == 1 else n for n in spec.shape]
+        return Spec(tuple([sizes.setdefault(n, OTHER + len(sizes)) for n in known]), spec.dtype)
 
     inputs = tuple([renamed(spec) for spec in body.inputs])
     return Fragment(inputs, tuple([s._replace(spec=renamed(s.spec)) for s in body.steps]), body.outputs)

@@ -26,6 +26,7 @@ from tritium.backends.torch import unsigned as torch_unsigned
 from tritium.backends.torch.products import steady
 from tritium.backends.torch.space import Space, Value
 from tritium.backends.values.elements import one_axis
+from tritium.backends.values.mixers import check_turns
 from tritium.fragment import Fragment
 from tritium.layout import Layout, axes_of, axis_of, reshape
 from tritium.op import Op, Spec
@@ -115,6 +116,20 @@ def _rope(space: Space, otherwise: Fn) -> Fn:
         return lambda x, cos, sin: turned(x, cos, sin, to, interleaved, heads, size)
 
     return maker
+
+
+# ---- linear attention
+
+
+def _gated_delta_rule(space: Space) -> Fn:
+    def run(
+        state: Value, q: Value, k: Value, v: Value, decay: Value, beta: Value, places: Value
+    ) -> tuple[Value, Value]:
+        check_turns(space, places, state.shape[0], v.shape[1], "gated_delta_rule")
+        now = state.clone(memory_format=torch.contiguous_format)
+        return now, _module("delta").delta_rule(now, q, k, v, decay, beta, places)
+
+    return lambda out: run
 
 
 # ---- weights of half floats
@@ -281,6 +296,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
         ops.update_cache: _update_cache(space),
         ops.rope: _rope(space, found[ops.rope][0].fn),
         ops.linear: _linear(space, found[ops.linear][0].fn),
+        ops.gated_delta_rule: _gated_delta_rule(space),
     }
     for row, maker in ours.items():
         found[row] = [Kernel("triton", lambda out, maker=maker, **attrs: steady(space, maker(out, **attrs)))]

@@ -22,6 +22,7 @@ Arr = np.ndarray[Any, Any]
 Weight = Arr | Packed
 
 TINY = np.float32(1e-5)  # below this a token counts as silence, a tensor as empty: scales never become 0
+COLUMNS = 1024  # of a block: its groups are added before blocks are added to each other
 BLOCK = 256  # elements whose sum is taken by halves
 
 
@@ -55,6 +56,14 @@ def tokens(x: Arr) -> tuple[Arr, Arr, Arr]:
     return q, scale, q.sum(axis=-1, dtype=np.int32)
 
 
+def by_groups(x: Arr, group: int) -> tuple[Arr, Arr]:
+    """(q [..., K], scale [..., groups]) of each group of columns of each token, as `tokens` makes them of a whole one."""
+    parts = [tokens(x[..., at : at + group])[:2] for at in range(0, x.shape[-1], group)]
+    if not parts:
+        return x.astype(np.int8), np.zeros((*x.shape[:-1], 0), np.float32)
+    return np.concatenate([q for q, _ in parts], axis=-1), np.stack([scale for _, scale in parts], axis=-1)
+
+
 def _quantize_activations(x: Arr, *, out: tuple[Arr, Arr, Arr]) -> None:
     with np.errstate(invalid="ignore"):
         for made, o in zip(tokens(x), out, strict=True):
@@ -73,18 +82,47 @@ def _integer_matmul(q: Arr, w: Weight, *, out: Arr) -> None:
     out[...] = dot(q, integers(w))
 
 
-def _quantized_matmul(x: Arr, w: Weight, scale: Arr, bias: Arr | None, *, group: int, out: Arr) -> None:
+def blocks_of(groups: int, group: int) -> list[range]:
+    """Return the groups of each block of columns: what is added to each other first."""
+    each = max(COLUMNS // group, 1)
+    return [range(at, min(at + each, groups)) for at in range(0, groups, each)]
+
+
+def _grouped_sums(q: Arr, t: Arr, scale: Arr, group: int, by: Arr | None) -> Arr:
+    """The sum of acc[j] * scale[j] (* by[j]) over the groups: in order within a block, then block after block."""
+    total = None
+    for groups in blocks_of(scale.shape[1], group):
+        block = np.zeros((*q.shape[:-1], t.shape[0]), np.float32)
+        for j in groups:
+            part = slice(j * group, (j + 1) * group)
+            term = dot(q[..., part], t[:, part]).astype(np.float32) * scale[:, j]
+            block = block + (term if by is None else term * by[..., j, None])
+        total = block if total is None else total + block
+    return np.zeros((*q.shape[:-1], t.shape[0]), np.float32) if total is None else total
+
+
+def _float_sums(x: Arr, t: Arr, scale: Arr, group: int) -> Arr:
+    """x times the scaled weights, without quantising x: products of f32 numbers, summed in f64 and rounded once."""
+    weights = t.astype(np.float32) * _spread(scale, group, t.shape[1])
+    return np.matmul(x.astype(np.float64), weights.T.astype(np.float64)).astype(np.float32)
+
+
+def _quantized_matmul(
+    x: Arr, w: Weight, scale: Arr, bias: Arr | None, *, group: int, activations: str = "token", out: Arr
+) -> None:
     with np.errstate(invalid="ignore", over="ignore"):
-        q, token_scale, _ = tokens(x)
-        t = integers(w)
-        if not group:
-            y = dot(q, t).astype(np.float32) * (token_scale[..., None] * scale)
+        t, scale = integers(w), scale.astype(np.float32)
+        if activations == "float":
+            y = _float_sums(x, t, scale, group)
+        elif activations == "group":
+            q, by = by_groups(x, group)
+            y = _grouped_sums(q, t, scale, group, by)
         else:
-            y = np.zeros((*q.shape[:-1], t.shape[0]), np.float32)
-            for g in range(scale.shape[1]):
-                part = slice(g * group, (g + 1) * group)
-                y = y + dot(q[..., part], t[:, part]).astype(np.float32) * scale[:, g]
-            y = y * token_scale[..., None]
+            q, token_scale, _ = tokens(x)
+            if group:
+                y = _grouped_sums(q, t, scale, group, None) * token_scale[..., None]
+            else:
+                y = dot(q, t).astype(np.float32) * (token_scale[..., None] * scale)
         if bias is not None:
             y = y + bias
     cast(y, out=out)

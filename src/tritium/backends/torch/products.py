@@ -18,7 +18,7 @@ from tritium.backends.reference.quantized import TINY
 from tritium.backends.torch.space import Space, Value
 from tritium.backends.values.namespace import Fitted
 from tritium.backends.values.packed import decode
-from tritium.backends.values.quantized import largest, plain_dot, tokens
+from tritium.backends.values.quantized import by_groups, grouped_sums, largest, plain_dot, scaled, tokens
 from tritium.op import Op, Spec
 
 Fn = Callable[..., Any]
@@ -152,21 +152,31 @@ def _quantized_matmul(space: Space) -> Fn:
     """The steps of `quantized`, one rounding each."""
     quantise = _tokens(space)
 
-    def maker(out: Spec, group: int) -> Fn:
+    def group_dots(q: Value, w: Any, group: int) -> list[Value]:
+        t, most = integers(space, w), _most(w)
+        parts = (slice(at, at + group) for at in range(0, q.shape[1], group))
+        return [_dot(space, q[:, part], t[:, part], most).float() for part in parts]
+
+    def maker(out: Spec, group: int, activations: str) -> Fn:
         to = space.twin(out.dtype)
 
         def run(x: Value, w: Any, scale: Value, bias: Value | None) -> Value:
             lead, k, n = x.shape[:-1], x.shape[-1], w.shape[0]
-            q, token_scale = quantise(x)
-            rows, t, most = q.reshape(lead.numel(), k), integers(space, w), _most(w)
-            if not group:
-                y = _dot(space, rows, t, most).float().reshape(*lead, n) * (token_scale * scale)
+            if activations == "float" or not (x.numel() and n):
+                return scaled(space, x, w, scale, bias, group, activations).to(to)
+            scale = scale.float()
+            if activations == "group":
+                q, by = by_groups(space, x.reshape(lead.numel(), k), group)
+                y = grouped_sums(space, group_dots(q, w, group), scale, group, by).reshape(*lead, n)
             else:
-                y = torch.zeros((lead.numel(), n), dtype=torch.float32, device=space.device)
-                for g, at in enumerate(range(0, k, group)):
-                    part = slice(at, at + group)
-                    y = y + _dot(space, rows[:, part], t[:, part], most).float() * scale[:, g]
-                y = y.reshape(*lead, n) * token_scale
+                q, token_scale = quantise(x)
+                rows = q.reshape(lead.numel(), k)
+                if group:
+                    dots = group_dots(rows, w, group)
+                    y = grouped_sums(space, dots, scale, group, None).reshape(*lead, n) * token_scale
+                else:
+                    sums = _dot(space, rows, integers(space, w), _most(w)).float()
+                    y = sums.reshape(*lead, n) * (token_scale * scale)
             return (y if bias is None else y + bias).to(to)
 
         return steady(space, run)

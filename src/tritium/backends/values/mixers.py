@@ -39,8 +39,8 @@ def _hadamard(xp: Namespace, x: Value, signs: Value | None, block: int | None, i
 # ---- rows with a state
 
 
-def _turns(xp: Namespace, places: Value, slots: int, tokens: int, what: str) -> tuple[Value, Value, Value]:
-    """(slot, start, count) of all sequences, held to the states; what is outside, or shares a slot, raises later."""
+def check_turns(xp: Namespace, places: Value, slots: int, tokens: int, what: str) -> None:
+    """Raise, now or after a program, where a sequence has no state, or shares the state of another."""
     slot, start, count = (places[:, i] for i in range(3))
     outside = (slot < 0) | (slot >= slots) | (start < 0) | (count < 0) | (count > tokens)
     number = xp.arange(int(places.shape[0]), dt.i32)
@@ -48,6 +48,12 @@ def _turns(xp: Namespace, places: Value, slots: int, tokens: int, what: str) -> 
     live = (count[:, None] > 0) & (count[None, :] > 0)
     shared = earlier & live & (slot[:, None] == slot[None, :])
     xp.doubt(outside[:, None] | shared, beyond(what, slots, tokens))
+
+
+def _turns(xp: Namespace, places: Value, slots: int, tokens: int, what: str) -> tuple[Value, Value, Value]:
+    """(slot, start, count) of all sequences, held to the states; what is outside, or shares a slot, raises later."""
+    check_turns(xp, places, slots, tokens, what)
+    slot, start, count = (places[:, i] for i in range(3))
     zero, last, most = (xp.full((), n, dt.i32) for n in (0, max(slots - 1, 0), tokens))
     return (
         xp.maximum(xp.minimum(slot, last), zero),

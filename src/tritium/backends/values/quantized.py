@@ -13,7 +13,7 @@ import numpy as np
 
 from tritium import dtype as dt, ops
 from tritium.backends.reference.packed import Packed
-from tritium.backends.reference.quantized import BLOCK, TINY
+from tritium.backends.reference.quantized import BLOCK, TINY, blocks_of
 from tritium.backends.values.namespace import Namespace, Value, cast, legal, size_of
 from tritium.backends.values.packed import decode, encode
 from tritium.dtype import DType
@@ -87,19 +87,54 @@ def _group_dots(xp: Namespace, q: Value, w: Packed | Value, group: int) -> list[
     return [xp.astype(plain_dot(xp, q[:, part], t[:, part], most), dt.f32) for part in parts]
 
 
-def scaled(xp: Namespace, x: Value, w: Packed | Value, scale: Value, bias: Value | None, group: int) -> Value:
+def by_groups(xp: Namespace, x: Value, group: int) -> tuple[Value, Value]:
+    """(q, scale) of each group of columns of tokens [M, K], K not 0: groups are tokens of their own, the last filled up with 0."""
+    m, k = (int(s) for s in x.shape)
+    group = min(group, k)
+    groups = -(-k // group)
+    padded = xp.pad(xp.astype(x, dt.f32), (0, groups * group - k), 0) if k % group else x
+    q, scale, _ = tokens(xp, xp.reshape(padded, (m * groups, group)))
+    return xp.reshape(q, (m, groups * group))[:, :k], xp.reshape(scale, (m, groups))
+
+
+def grouped_sums(xp: Namespace, dots: list[Value], scale: Value, group: int, by: Value | None) -> Value:
+    """The sum of dots[j] * scale[:, j] (* by[:, j]): in order within a block, then block after block."""
+    total = None
+    for groups in blocks_of(len(dots), group):
+        block = xp.full(tuple(dots[0].shape), 0.0, dt.f32)
+        for j in groups:
+            term = dots[j] * scale[:, j]
+            block = block + (term if by is None else term * by[:, j][:, None])
+        total = block if total is None else total + block
+    return total
+
+
+def _float_sums(xp: Namespace, x: Value, w: Packed | Value, scale: Value, group: int) -> Value:
+    """x [M, K] times the scaled weights in f32, without quantising x."""
+    weights = xp.astype(decode(xp, w, checked=False), dt.f32) * _spread(xp, scale, group, int(w.shape[1]))
+    return xp.matmul(xp.astype(x, dt.f32), xp.transpose(weights, (1, 0)))
+
+
+def scaled(
+    xp: Namespace, x: Value, w: Packed | Value, scale: Value, bias: Value | None, group: int, activations: str
+) -> Value:
     """The row quantized_matmul in f32."""
-    q, token_scale, _ = tokens(xp, x)
-    lead, n = tuple(q.shape[:-1]), int(w.shape[0])
-    if not group or not q.shape[-1]:
-        factor = token_scale[..., None] if group else token_scale[..., None] * scale
-        y = xp.astype(dot(xp, q, w), dt.f32) * factor
-    else:
-        rows = xp.reshape(q, (size_of(lead), int(q.shape[-1])))
+    lead, k, n = tuple(x.shape[:-1]), int(x.shape[-1]), int(w.shape[0])
+    rows, scale = xp.reshape(x, (size_of(lead), k)), xp.astype(scale, dt.f32)
+    if not (k and n and rows.shape[0]):
         y = xp.full((size_of(lead), n), 0.0, dt.f32)
-        for g, part in enumerate(_group_dots(xp, rows, w, group)):
-            y = y + part * scale[:, g]
-        y = xp.reshape(y, (*lead, n)) * token_scale[..., None]
+    elif activations == "float":
+        y = _float_sums(xp, rows, w, scale, group)
+    elif activations == "group":
+        q, by = by_groups(xp, rows, group)
+        y = grouped_sums(xp, _group_dots(xp, q, w, group), scale, group, by)
+    else:
+        q, token_scale, _ = tokens(xp, rows)
+        if group:
+            y = grouped_sums(xp, _group_dots(xp, q, w, group), scale, group, None) * token_scale[:, None]
+        else:
+            y = xp.astype(dot(xp, q, w), dt.f32) * (token_scale[:, None] * scale)
+    y = xp.reshape(y, (*lead, n))
     return y if bias is None else y + bias
 
 
@@ -307,8 +342,8 @@ def makers(xp: Namespace) -> dict[Op, Fn]:
     def integer_matmul(out: Spec) -> Fn:
         return lambda q, w: dot(xp, q, w)
 
-    def quantized_matmul(out: Spec, group: int) -> Fn:
-        return lambda x, w, scale, bias: cast(xp, scaled(xp, x, w, scale, bias, group), out.dtype)
+    def quantized_matmul(out: Spec, group: int, activations: str) -> Fn:
+        return lambda x, w, scale, bias: cast(xp, scaled(xp, x, w, scale, bias, group, activations), out.dtype)
 
     def repack(out: Spec, dtype: DType) -> Fn:
         if dtype is dt.i8:

@@ -57,6 +57,7 @@ class SavedProgram(NamedTuple):
     name: str
     disabled: tuple[str, ...]
     structure: CallStructure
+    text: Callable[[], str]  # of the graph as written
 
 
 class Origin(NamedTuple):
@@ -84,9 +85,16 @@ def write(
     disabled: Sequence[str],
     structure: CallStructure | None,
     overwrite: bool,
+    given: Sequence[Tensor] = (),
 ) -> None:
-    """Write a program: its graph as written and, if there is one, as optimised."""
+    """Write a program: its graph as written and, if there is one, as optimised.
+
+    `given`: captured tensors that are not stored; whoever reads the program has them.
+    """
     tensors: Numbered = {}  # by id: both graphs capture most of them
+    for x in given:
+        tensors.setdefault(id(x), (len(tensors), x))
+    first = len(tensors)
     texts = [None if g is None else _describe_graph(g, tensors, device) for g in graphs]
     body = {
         "name": name,
@@ -97,7 +105,8 @@ def write(
         "disabled": sorted(disabled),
         "structure": None if structure is None else encode(structure),
     }
-    stored = [_bytes_of(x, i) for i, x in tensors.values()]
+    stored = [_bytes_of(x, i) for i, x in list(tensors.values())[first:]]
+    body["given"] = first
     body["tensors"] = [[list(strides), _checksum(data)] for strides, data in stored]
     text = json.dumps(sealed(SCHEMA, "program", body), allow_nan=False).encode()
     if len(text) > MAX_DESCRIPTION or len(stored) >= safetensors.MAX_TENSORS:
@@ -105,7 +114,7 @@ def write(
             f"save: a description of {len(text)} bytes and {len(stored)} captured tensors do not fit into a file of at most "
             f"{MAX_DESCRIPTION} bytes and {safetensors.MAX_TENSORS - 1} tensors; save its parts."
         )
-    pieces = [_piece(f"captured.{i}", data) for i, (_, data) in enumerate(stored)]
+    pieces = [_piece(f"captured.{i}", data) for i, (_, data) in enumerate(stored, first)]
     pieces.append(_piece(DESCRIPTION, np.frombuffer(text, np.uint8)))
     pieces.sort(key=lambda p: -safetensors.DTYPES[p.type].itemsize)
     with appearing(Path(path), folder=False, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
@@ -125,16 +134,26 @@ def _in_order(graph: Graph) -> list[Node]:
     return sorted(graph.captured, key=lambda n: -dict(n.attrs)["index"])
 
 
-def _describe_graph(graph: Graph, tensors: Numbered, device: Device) -> dict[str, Any]:
+def in_order(graph: Graph) -> list[Tensor]:
+    """Return the captured tensors of a graph in the order in which its text takes them."""
+    return [graph.captured[n] for n in _in_order(graph)]
+
+
+def graph_text(graph: Graph, device: Device) -> str:
+    """Return a graph as text, without names; raise for an attribute that no text holds."""
     for n in graph.order():
         for key, value in n.attrs:
             _check_attribute(n, key, value)
+    return _without_device(graph, device).text({})
+
+
+def _describe_graph(graph: Graph, tensors: Numbered, device: Device) -> dict[str, Any]:
     captured = []
     for n in _in_order(graph):
         x = graph.captured[n]
         captured.append(tensors.setdefault(id(x), (len(tensors), x))[0])
     names = {str(i): graph.names[n] for i, n in enumerate(_numbered(graph)) if n in graph.names}
-    text = _without_device(graph, device).text({})
+    text = graph_text(graph, device)
     return {"text": text, "captured": captured, "returned": list(graph.returned), "names": names}
 
 
@@ -197,14 +216,19 @@ def _spans(spec: Spec, strides: tuple[int, ...]) -> bool:
 # ---- reading
 
 
-def read(path: str | os.PathLike[str], device: Any = None, has_patterns: bool = False) -> SavedProgram:
-    """Read a program and check all of it but its graph as written, which is checked when it is first needed."""
+def read(
+    path: str | os.PathLike[str], device: Any = None, has_patterns: bool = False, given: Sequence[Tensor] = ()
+) -> SavedProgram:
+    """Read a program and check all of it but its graph as written, which is checked when it is first needed.
+
+    `given`: the captured tensors that the file does not store, in the order in which it was written.
+    """
     where = visible(Path(path).name)
     file = safetensors.parse(map_file(Path(path)))
     body = _description(file, where)
     try:
         with no_collections():  # many small objects and no garbage
-            return _read_body(body, file, where, device, has_patterns)
+            return _read_body(body, file, where, device, has_patterns, given)
     except DeviceError:
         raise
     except (TritiumError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
@@ -234,11 +258,21 @@ def _description(file: safetensors.SafetensorsFile, where: str) -> dict[str, Any
 
 
 def _read_body(
-    body: dict[str, Any], file: safetensors.SafetensorsFile, where: str, device: Any, has_patterns: bool
+    body: dict[str, Any],
+    file: safetensors.SafetensorsFile,
+    where: str,
+    device: Any,
+    has_patterns: bool,
+    given: Sequence[Tensor],
 ) -> SavedProgram:
     origin = Origin(**{k: str(v) for k, v in body["origin"].items()})
     there = backends.device(origin.device if device is None else device)
     loaded = _Loaded(body, file, there, where)
+    loaded.tensors |= enumerate(dict.fromkeys(given))
+    if body.get("given", 0) != len(loaded.tensors):
+        raise FormatError(
+            f"{body.get('given', 0)} captured tensors are not in the file, {len(loaded.tensors)} were given"
+        )
     mine = origin_of(there)
     changes = [
         f"{name} {old} is {new} here" for name, old, new in zip(Origin._fields, origin, mine, strict=True) if old != new
@@ -265,8 +299,9 @@ def _read_body(
     layouts = tuple(_layout(s, data) for s, data in zip(specs, body["layouts"], strict=True))
     disabled = tuple(body["disabled"])
     return SavedProgram(
-        lambda: loaded.source(specs), optimised, why_not, layouts, there, str(body["name"]), disabled, structure
-    )
+        lambda: loaded.source(specs), optimised, why_not, layouts, there, str(body["name"]), disabled, structure,
+        lambda: str(body["graph"]["text"]),
+    )  # fmt: skip
 
 
 def _refused(graph: Graph, device: Device) -> str:
@@ -332,7 +367,8 @@ class _Loaded:
         return x
 
     def _load(self, index: int, spec: Spec) -> Tensor:
-        strides, checksum = _integers(self.body["tensors"][index][0]), self.body["tensors"][index][1]
+        strides, checksum = self.body["tensors"][index - self.body.get("given", 0)]
+        strides = _integers(strides)
         name = f"captured.{index}"
         raw = np.frombuffer(self.file.data(name), np.uint8) if self.file.tensors[name].nbytes else np.empty(0, np.uint8)
         if raw.nbytes != spec.nbytes or _checksum(raw) != checksum:

@@ -5,6 +5,7 @@ Knows nothing of other containers.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tritium.io.dequantize import dequantize
 from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
 from tritium.io.model.supported import transform_in_gguf
+from tritium.io.reader import fault
 from tritium.io.ternary import Array, as_matrix
 
 
@@ -28,6 +30,8 @@ def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> 
     arch = names.ARCHS.get(name)
     masters = ternarise or name.startswith("bitnet")
     entries = {t.name: _entry(path.name, file, t, arch, variant, masters) for t in file.tensors.values()}
+    if names.has_raw_norms(entries):
+        entries = {n: replace(e, shift=names.norm_shift(n, arch)) for n, e in entries.items()}
     only = ", ".join(names.ARCHS)
     beliefs = (
         []
@@ -75,8 +79,23 @@ def _entry(
     role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters, arch)
     return Entry(
         name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
-        why=t.why, raw=raw, heads=_heads(file, t, arch), arch=arch, **readers,
+        why=t.why, raw=raw, heads=_heads(file, t, arch), arch=arch, **_exponents(t.name, arch, readers),
     )  # fmt: skip
+
+
+def _exponents(name: str, arch: names.Arch | None, readers: dict[str, Any]) -> dict[str, Any]:
+    """Return the readers of a tensor; x where the file stores -exp(x)."""
+    if not names.is_exponent(name, arch) or "numbers" not in readers:
+        return readers
+    numbers = readers["numbers"]
+
+    def read() -> Array:
+        values = numbers().astype(np.float32)
+        if not (values < 0).all():
+            raise fault(f"tensor {visible(name)!r}", "a number that is not negative", "-exp(x) for each head")
+        return np.log(-values)
+
+    return {"numbers": read}
 
 
 def _heads(file: gguf.GgufFile, t: gguf.GgufTensor, arch: names.Arch | None) -> int:

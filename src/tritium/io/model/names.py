@@ -6,7 +6,7 @@ Knows nothing of files or weights. Hugging Face's names are the common ones. Wha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from tritium.families.common import KEYS, LAYER, LINEARS, MODEL, WRAPPERS, check
 from tritium.families.fields import MOST_LAYERS, REMEDY
 from tritium.families.rope import kind_of
 from tritium.io import gguf
-from tritium.io.model.supported import check_keys
+from tritium.io.model.supported import check_keys, hadamard_fields
 from tritium.io.reader import fault
 from tritium.io.ternary import Array
 
@@ -161,6 +161,18 @@ def norm_shift(name: str, arch: Arch | None) -> float:
     return family.norm_offset if stem.endswith("norm") and stem not in family.plain_norms else 0.0
 
 
+def has_raw_norms(tensors: Iterable[str]) -> bool:
+    """Return True if a GGUF file has norms as Hugging Face stores them: those with a norm before each projection, which only
+    Microsoft's converter of embedding models writes, and it adds nothing to a norm."""
+    return any(name.endswith(("_norm_in.weight", "_proj.norm.weight")) for name in tensors)
+
+
+def is_exponent(name: str, arch: Arch | None) -> bool:
+    """Return True if GGUF stores -exp(x) of a tensor x."""
+    inside = _HF_LAYER.fullmatch(common(name, arch)) if arch is not None else None
+    return inside is not None and arch is not None and inside[2] in BY_ARCH[arch.gguf].exponents
+
+
 # ---- configuration
 
 
@@ -257,7 +269,10 @@ def config_from_gguf(metadata: Mapping[str, Any], arch: Arch, tied: bool) -> dic
         if isinstance(token, int):
             config[f"{key}_token_id"] = token
     config |= _head_from_gguf(value, arch.gguf) | _rope_from_gguf(value, arch.gguf)
-    return config | family.read_keys(value, config)
+    rotation = hadamard_fields(metadata, arch.gguf)
+    if rotation:
+        rotation["hadamard_names"] = [common(name, arch) for name in rotation["hadamard_names"]]
+    return config | family.read_keys(value, config) | rotation
 
 
 def _shortest(value: float) -> float:

@@ -74,6 +74,19 @@ def test_attention_has_the_bits_of_the_reference(
 
 
 @runs
+@pytest.mark.parametrize(("tokens", "per"), [(1, 4), (2, 3), (70, 2)])
+@pytest.mark.parametrize("window", [1, 31, 33, 100, 1000])
+def test_a_window_has_the_bits_of_the_reference(tokens: int, per: int, window: int) -> None:
+    rng = np.random.default_rng(window)
+    q = rng.standard_normal((3, tokens, 2 * per, 16)).astype(np.float32)
+    k, v = (rng.standard_normal((3, 2, 305, 16)).astype(np.float16) for _ in range(2))
+    places = np.array([[0, 200, tokens], [2, 0, tokens], [1, 90, tokens - 1]], np.int32)
+    want = by_reference(attention, np.empty_like(q), q, k, v, places, scale=None, window=window)
+    got = kernels().attend(there(q), there(k), there(v), there(places), factor_of(16, None), window)
+    np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+@runs
 @pytest.mark.parametrize("start", [0, 31, 32, 300])
 @pytest.mark.parametrize(("tokens", "per"), [(1, 4), (2, 3), (5, 4)])
 def test_parts_of_the_keys_are_joined(start: int, tokens: int, per: int) -> None:
@@ -137,7 +150,9 @@ def test_one_token_of_large_heads_and_what_is_not_a_number() -> None:
     k, v = (torch.ones((1, 1, 130, 128), dtype=torch.float16) for _ in range(2))
     v[0, 0, 100, :3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
     k[0, 0, 40, 0] = -torch.inf
-    want = by_reference(attention, np.empty_like(q), q, k.float().numpy(), v.float().numpy(), None, scale=None)
+    want = by_reference(
+        attention, np.empty_like(q), q, k.float().numpy(), v.float().numpy(), None, scale=None, window=None
+    )
     got = kernels().attend(there(q), k.to(PLACE), v.to(PLACE), None, factor_of(128, None))
     np.testing.assert_array_equal(got.cpu().numpy(), want)
 
@@ -199,6 +214,31 @@ def test_new_tokens_in_one_launch_have_the_bits_of_three(
         np.testing.assert_array_equal(got.cpu().numpy(), want.cpu().numpy(), err_msg=kind)
         np.testing.assert_array_equal(together.float().cpu().numpy(), apart.float().cpu().numpy(), err_msg=kind)
         assert kind != "alone" or np.isfinite(got.cpu().numpy()).all()
+
+
+@compiles
+@pytest.mark.parametrize("window", [0, 512])
+@pytest.mark.parametrize("parts", [1, 32])
+def test_the_kernels_for_several_tokens_are_built(window: int, parts: int) -> None:
+    """The interpreter lets a name change its type, which a compiler does not."""
+    module = kernels()
+    common = {"SIZE": 64, "WIDE": 32, "PER": 4, "ROWS": 16, "KEYS": 32, "PARTS": parts, "PLACED": True, "WINDOW": window,
+              "EARLY": True}  # fmt: skip
+    strides = module.Strides(*["i32"] * 3)
+    kinds = {"places": "*i32", "out": "*fp32", "sums": module.PartSums(*["*fp64"] * 3), "o_strides": strides}
+    built(module.join_kernel, kinds, common, 90, num_warps=4)
+    own = {"USED": 16, "TOGETHER": 1, "LAST": True, "SINGLE": False, "BRAIN": False, "FACTOR": 0.25, "ASM": True}
+    lines = module.CacheStrides(*["i32"] * 3)
+    kinds |= {
+        "q": "*fp32",
+        "k": "*i32",
+        "v": "*i32",
+        "counts": "*i32",
+        "q_strides": strides,
+        "k_strides": lines,
+        "v_strides": lines,
+    }
+    built(module.attend_kernel, kinds, common | own, 90, num_warps=4)
 
 
 @compiles

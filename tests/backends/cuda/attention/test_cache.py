@@ -114,6 +114,19 @@ def test_rope_leaves_the_other_heads_alone(interleaved: bool, kind: Any) -> None
         np.testing.assert_array_equal(whole.cpu().numpy(), want)
 
 
+@runs
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("size", [0, 2, 12, 15])
+def test_rope_of_a_part_of_each_head_passes_the_rest(size: int, interleaved: bool) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2, 3, 5, 15)).astype(np.float32)
+    cos, sin = (rng.standard_normal((2, 3, size // 2)).astype(np.float32) for _ in range(2))
+    some = {"interleaved": interleaved, "heads": 4, "size": size // 2 * 2}
+    want = by_reference(rope, np.empty_like(x), x, cos, sin, **some)
+    got = kernels().rope(there(x), there(cos), there(sin), torch.float32, interleaved, 4, size // 2 * 2)
+    np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
 @compiles
 @pytest.mark.parametrize("kind", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("to", ["fp32", "fp16"])
@@ -121,5 +134,5 @@ def test_rope_compiles_for_every_kind_of_heads(kind: str, to: str) -> None:
     """The interpreter lets a name change its type, which a compiler does not."""
     kernel = kernels().rope_kernel
     given_ = {"x": f"*{kind}", "cos": "*fp32", "sin": "*fp32", "out": f"*{to}"}
-    fixed = {"HALF": 64, "WIDE": 64, "APART": 64, "STEP": 1, "EARLY": True}
+    fixed = {"HALF": 64, "WIDE": 64, "APART": 64, "STEP": 1, "REST": 0, "MORE": 1, "EARLY": True}
     assert spilled(built(kernel, given_, fixed, 90, num_warps=1)) == 0

@@ -186,12 +186,14 @@ def gemm(
 
 @triton.jit(do_not_specialize=["M"])
 def grouped(
-    w, x, token_scale, scale, bias, out, M, N, K, WIDE, LENGTH, GROUPS,
-    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BYTES: tl.constexpr, EARLY: tl.constexpr,
+    w, x, token_scale, scale, bias, out, M, N, K, WIDE, ROW, APART, LENGTH, GROUPS, EACH,
+    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BY: tl.constexpr, BYTES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """int8 weights with a scale for each LENGTH columns: the sum of each group is scaled and added in f32, in order.
+    """int8 weights with a scale for each LENGTH columns: the sum of each group is scaled and added in f32, in order, EACH groups
+    to a block and then the blocks.
 
-    Rows of w and of x are WIDE bytes.
+    Rows of w are WIDE bytes, those of x are ROW, its groups APART from each other. BY: each of these has a scale of its own.
     """
     across = tl.cdiv(N, BN)
     rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
@@ -200,18 +202,27 @@ def grouped(
     begin(EARLY)
     near = tl.minimum(rn, N - 1)
     from_w = w + near.to(tl.int64)[:, None] * WIDE
-    from_x = x + tl.minimum(rm, M - 1).to(tl.int64)[None, :] * WIDE
+    near_x = tl.minimum(rm, M - 1).to(tl.int64)
+    from_x = x + near_x[None, :] * ROW
     y = tl.zeros((BN, BM), tl.float32)
-    for g in range(GROUPS):
-        end = tl.minimum((g + 1) * LENGTH, K)
-        acc = tl.zeros((BN, BM), tl.int32)
-        for k in range(g * LENGTH, end, BK):
-            at = k + rk
-            inside = at < end
-            a = tl.load(from_w + at[None, :], mask=inside[None, :], other=0)
-            b = tl.load(from_x + at[:, None], mask=inside[:, None], other=0)
-            acc = times(a, b, acc, BYTES)
-        y = y + acc.to(tl.float32) * tl.load(scale + near * GROUPS + g)[:, None]
-    y = add_bias(y * tl.load(token_scale + rm, mask=rm < M, other=0.0)[None, :], bias, rn, rm, M, N, BIAS)
+    for first in range(0, GROUPS, EACH):
+        block = tl.zeros((BN, BM), tl.float32)
+        for g in range(first, tl.minimum(first + EACH, GROUPS)):
+            end = tl.minimum((g + 1) * LENGTH, K)
+            acc = tl.zeros((BN, BM), tl.int32)
+            for k in range(g * LENGTH, end, BK):
+                at = k + rk
+                inside = at < end
+                a = tl.load(from_w + at[None, :], mask=inside[None, :], other=0)
+                b = tl.load(from_x + (at + g * (APART - LENGTH))[:, None], mask=inside[:, None], other=0)
+                acc = times(a, b, acc, BYTES)
+            term = acc.to(tl.float32) * tl.load(scale + near * GROUPS + g).to(tl.float32)[:, None]
+            if BY:
+                term = term * tl.load(token_scale + near_x * GROUPS + g)[None, :]
+            block = block + term
+        y = y + block
+    if not BY:
+        y = y * tl.load(token_scale + rm, mask=rm < M, other=0.0)[None, :]
+    y = add_bias(y, bias, rn, rm, M, N, BIAS)
     place = out + rm[:, None].to(tl.int64) * N + rn[None, :]
     tl.store(place, tl.trans(y.to(out.dtype.element_ty)), mask=(rm < M)[:, None] & (rn < N)[None, :])

@@ -19,6 +19,7 @@ from tritium.backends.fusion import ProductParts, product_parts
 from tritium.backends.reference.packed import Packed
 from tritium.backends.torch.space import Space, Value
 from tritium.backends.values.packed import decode
+from tritium.backends.values.quantized import scaled
 from tritium.fragment import Fragment, Step
 from tritium.op import Kind, Op, Spec
 
@@ -55,11 +56,13 @@ def integer_matmul(space: Space) -> Fn:
 
 
 def quantized_matmul(space: Space) -> Fn:
-    def maker(out: Spec, group: int) -> Fn:
-        to = space.twin(out.dtype)
+    def maker(out: Spec, group: int, activations: str) -> Fn:
+        to, by_group = space.twin(out.dtype), activations == "group"
 
         def run(x: Value, w: Any, scale: Value, bias: Value | None) -> Value:
-            return cuda_ternary.linear(x, weights(space, w), _scale(scale), bias, to, group)
+            if activations == "float":
+                return scaled(space, x, w, scale, bias, group, activations).to(to)
+            return cuda_ternary.linear(x, weights(space, w), _scale(scale), bias, to, group, by_group=by_group)
 
         return run
 
@@ -98,6 +101,8 @@ def parts(body: Fragment) -> Parts | str:
     if isinstance(cut, str):
         return cut
     before = cut.before
+    if dict(cut.core.attrs).get("activations") == "group":
+        return "what quantises groups of columns is a call of its own"
     if before is None:
         return Parts(cut, None, None)
     if [s.op for s in before.steps] == [ops.rms_norm]:

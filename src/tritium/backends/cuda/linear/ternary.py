@@ -18,6 +18,7 @@ from tritium.backends.cuda.linear import choice as tuned
 from tritium.backends.cuda.linear.choice import Case, Choice
 from tritium.backends.cuda.linear.spread import spread, tensors
 from tritium.backends.cuda.linear.weights import Value, Weights
+from tritium.backends.reference.quantized import COLUMNS
 from tritium.errors import ArgumentError
 from tritium.machine.tuned import remembered
 
@@ -107,6 +108,17 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
                 NORM=kind, TILED=tiled, **g.starting, **_options(g, warps),
             )  # fmt: skip
     return Tokens(q, scale, total, k, tiled)
+
+
+def quantise_groups(x: Value, group: int) -> Tokens:
+    """x [m, k] of floats as int8 with a scale for each group of columns: rows of q and scale are groups, the last of each token
+    filled up with zeros; k is that of a token."""
+    m, k = x.shape
+    group = min(group, k)
+    groups = -(-k // group)
+    if short := groups * group - k:
+        x = torch.nn.functional.pad(x, (0, short))
+    return quantise(x.reshape(m * groups, group))._replace(k=k)
 
 
 def _rows(m: int, tiled: bool) -> int:
@@ -318,18 +330,20 @@ def integer_product(q: Value | Tokens, w: Weights, *, choice: Choice | None = No
 
 def product(
     t: Tokens, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype = torch.float32, group: int = 0,
-    *, choice: Choice | None = None,
+    *, by_group: bool = False, choice: Choice | None = None,
 ) -> Value:  # fmt: skip
     """Quantised tokens times w.T, scaled: float(sums) * (token scale * scale) + bias, one rounding each, as [m, n].
 
     scale: one number, one for each row [n], or, with group, one for each so many columns of each row [n, groups]. bias: one for
-    each row [n], or whatever is to be added to the results [m, n].
+    each row [n], or whatever is to be added to the results [m, n]. by_group: tokens are those of `quantise_groups`.
     """
     _same(t.k, w)
-    out = torch.empty((t.m, w.shape[0]), dtype=out_dtype, device=t.q.device)
-    scale = scale.float().contiguous()
+    m = t.m // scale.shape[1] if by_group else t.m
+    out = torch.empty((m, w.shape[0]), dtype=out_dtype, device=t.q.device)
     if group:
-        return _grouped(t, w, scale, bias, out, group)
+        scale = (scale if scale.dtype is torch.float16 else scale.float()).contiguous()
+        return _grouped(t, w, scale, bias, out, group, by_group)
+    scale = scale.float().contiguous()
     job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias))
     return _multiply(job, choice)
 
@@ -344,33 +358,44 @@ def _bias(bias: Value | None, out: Value) -> Value:
     return out if bias is None else bias.contiguous()
 
 
-def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int) -> Value:
+def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, by_group: bool) -> Value:
     from tritium.backends.cuda.linear import plain as cuda_plain
 
-    g, (m, n) = gpu(out.device), out.shape
+    g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
+    wide = t.q.shape[1]
+    row, apart = (groups * wide, wide) if by_group else (wide, group)
     if not (m and n):
         return out
     rows, tokens = 64, min(max(1 << (m - 1).bit_length(), 16), 64)
     with current(out):
         cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
-            w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, group, scale.shape[1],
-            BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=_biases(bias),
-            BYTES=g.bytes, **g.starting, **_options(g, 4),
+            w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, row, apart, group, groups,
+            max(COLUMNS // group, 1), BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32,
+            BIAS=_biases(bias), BY=by_group, BYTES=g.bytes, **g.starting, **_options(g, 4),
         )  # fmt: skip
     return out
 
 
 def linear(
     x: Value, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype | None = None, group: int = 0,
-    norm: Norm | None = None, *, choice: Choice | None = None,
+    norm: Norm | None = None, *, by_group: bool = False, choice: Choice | None = None,
 ) -> Value:  # fmt: skip
-    """x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with bias."""
+    """x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with bias.
+
+    by_group: activations have a scale for each group of columns; there is no norm then.
+    """
     lead, k = x.shape[:-1], x.shape[-1]
     _same(k, w)
     flat, to = x.reshape(lead.numel(), k), out_dtype or x.dtype
     alone = None if group else alone_on(flat, w, choice)
     if alone is not None:
         return fused(flat, w, scale, bias, to, norm, choice=alone).reshape(*lead, w.shape[0])
+    if by_group:
+        if not k:
+            return torch.zeros((*lead, w.shape[0]), dtype=to, device=x.device) + (0 if bias is None else bias.to(to))
+        return product(quantise_groups(flat, group), w, scale, bias, to, group, by_group=True).reshape(
+            *lead, w.shape[0]
+        )
     tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
     y = product(tokens, w, scale, bias, to, group, choice=choice)
     return y.reshape(*lead, w.shape[0])

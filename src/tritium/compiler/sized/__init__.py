@@ -1,0 +1,1 @@
+"""Programs whose sizes vary: which sizes of the arguments do, and one program for all of them."""
