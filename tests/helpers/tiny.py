@@ -68,7 +68,9 @@ def save(path: Path, tensors: dict[str, Any], metadata: dict[str, str] | None = 
     return path
 
 
-def hf_packed(folder: Path, model_type: str = "bitnet", *, divide: bool = False, seed: int = 0) -> Path:
+def hf_packed(
+    folder: Path, model_type: str = "bitnet", *, divide: bool = False, seed: int = 0, own_head: bool = False
+) -> Path:
     """A model directory in Hugging Face's packing; `divide` writes 1/scale and the class that divides."""
     folder.mkdir()
     ternary, plain = weights(seed, model_type)
@@ -77,8 +79,11 @@ def hf_packed(folder: Path, model_type: str = "bitnet", *, divide: bool = False,
         tensors[name] = codecs.hf.encode(t)
         scale = t.scale.reshape(1)
         tensors[name.removesuffix("weight") + "weight_scale"] = np.float32(1) / scale if divide else scale.astype(BF16)
+    if own_head:
+        tensors["lm_head.weight"] = plain["model.embed_tokens.weight"][::-1].copy()
     quant = {"quant_method": "bitnet"} if divide else AUTO
-    (folder / "config.json").write_text(json.dumps(config(model_type, quantization_config=quant)))
+    about = config(model_type, quantization_config=quant, tie_word_embeddings=not own_head)
+    (folder / "config.json").write_text(json.dumps(about))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"add_bos_token": True, "chat_template": "{{ messages }}"})

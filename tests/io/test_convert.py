@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import tiny
+import tritium as tt
 from tritium import io as tio
 from tritium.errors import ArgumentError, FormatError
 from tritium.io import FORMATS, Ternary, codecs, gguf
@@ -180,6 +182,29 @@ def test_q2_0_in_blocks_of_128_is_read_under_its_early_id(tmp_path: Path) -> Non
     assert entry.stored == "PQ2_0"
     assert np.array_equal(entry.float32(), w.dense())
     assert not any("file_type" in w for w in tio.inspect(file).warnings)
+
+
+@pytest.mark.parametrize("own_head", [False, True], ids=["tied", "own head"])
+@pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0", "Q2_0"])
+def test_files_of_llama_quantize_are_read(tmp_path: Path, kind: str, own_head: bool) -> None:
+    """With its own choice of types for tables: Q4_K and Q6_K."""
+    folder = os.environ.get("TRITIUM_LLAMA_CPP")
+    if not folder:
+        pytest.skip("TRITIUM_LLAMA_CPP does not name the folder of llama.cpp's programs")
+    source = tiny.hf_packed(tmp_path / "source", "llama", own_head=own_head)
+    tio.convert(source, tmp_path / "ours.gguf", to="q2_0")
+    theirs = tmp_path / f"{kind}.gguf"
+    command = [Path(folder) / "llama-quantize", "--allow-requantize", tmp_path / "ours.gguf", theirs, kind]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    entries, wanted = tio.open(theirs).named, tio.open(tmp_path / "ours.gguf").named
+    assert entries["model.embed_tokens.weight"].stored == ("Q4_K" if own_head else "Q6_K")
+    assert not own_head or entries["lm_head.weight"].stored == "Q6_K"
+    for name, entry in entries.items():
+        if wanted[name].role == "ternary":
+            assert entry.stored == kind
+            assert np.array_equal(entry.float32(), wanted[name].float32())
+    logits = [tt.load(path).session().extend(0, [1, 2, 3]) for path in (tmp_path / "ours.gguf", theirs)]
+    assert np.corrcoef(*map(np.asarray, logits))[0, 1] > 0.98  # only the tables are rounded
 
 
 def test_tokenizers_and_metadata_are_carried_from_gguf_to_gguf_byte_for_byte(

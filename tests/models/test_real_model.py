@@ -6,7 +6,9 @@ TRITIUM_LLAMA_CPP (llama-simple, llama-quantize and llama-tokenize, built from i
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -117,3 +119,18 @@ def test_rounded_it_runs_and_its_weights_survive_conversion(path: Path, model: A
     assert tio.verify(rounded, tmp_path / "smol.gguf", rtol=2**-11).same
     with pytest.raises(FormatError, match=r"cannot be tq2_0: .* K = 576 columns, needed a multiple of 256"):
         tio.convert(path, tmp_path / "no.gguf", to="tq2_0", ternarise=True)
+
+
+def test_llama_cpp_has_the_same_tokens(path: Path, tokenizer: Any, programs: Path) -> None:
+    command = [programs / "llama-tokenize", "-m", path, "--stdin", "--ids", "--no-bos", "--log-disable"]
+    done = subprocess.run(command, input=TEXT.encode(), capture_output=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == tokenizer.encode(TEXT)
+
+
+def test_llama_cpp_runs_what_was_converted(path: Path, programs: Path, tmp_path: Path) -> None:
+    """Their tokens are compared by hand: a network that was rounded like this has margins below the noise of int8 activations."""
+    tio.convert(path, tmp_path / "smol.gguf", to="q2_0", ternarise=True)
+    command = [programs / "llama-simple", "-m", tmp_path / "smol.gguf", "-n", "4", "The capital of France is"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    assert done.stdout.decode().startswith("The capital of France is")
+    assert len(done.stdout.decode().strip()) > len("The capital of France is")

@@ -385,7 +385,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     head = loaded.network.head.weight
     if options["head"] is not None and loaded.config.tied and head is not loaded.network.embedding.weight:
         table = loaded.network.embedding.weight
-        kind = getattr(table, "dtype", None) or table.weight.data.dtype  # a ternary table is a layer
+        kind = table.weight.data.dtype if hasattr(table, "weight") else table.dtype  # a ternary table is a layer
         echo(
             f"the {options['head']} head adds {size(head.nbytes)}: tokens are still looked up in the {kind.name} table of "
             f"{size(table.nbytes)}"

@@ -302,9 +302,7 @@ class BitLinear(QuantLinear):
         )  # fmt: skip
         if self.weight.plain().data.dtype is dt.tern5:
             stored = replace(loaded.weight, data=ops.repack(loaded.weight.data, dt.tern5))
-            loaded = type(self)(
-                stored, loaded.bias, norm=loaded.norm, eps=self._eps, activations=self._activations
-            )
+            loaded = type(self)(stored, loaded.bias, norm=loaded.norm, eps=self._eps, activations=self._activations)
         for name in ("weight", "_data", "_scale", "_bias", "_norm"):
             setattr(self, name, getattr(loaded, name))
 

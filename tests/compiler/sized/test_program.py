@@ -18,7 +18,9 @@ import tritium as tt
 from tritium.buffer import native
 from tritium.compiler.sized.program import SizedProgram
 
-pytestmark = pytest.mark.skipif(native is None, reason="needs the native library: without it there is no native program")
+pytestmark = pytest.mark.skipif(
+    native is None, reason="needs the native library: without it there is no native program"
+)
 
 W = functions.W
 SEEDS = int(os.environ.get("TRITIUM_SIZED_FUNCTIONS", "12"))

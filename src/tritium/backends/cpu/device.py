@@ -50,14 +50,19 @@ def takes(row: Op, kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
         if kernel.decides >= 0:
             specs = (specs[kernel.decides],)
         kind = next((s.dtype for s in reversed(specs) if s is not None), attrs.get("dtype"))
-        return kind is not None and kind.code in codes and all(
-            attrs.get(k, row.defaults.get(k)) == v for k, v in wanted.items()
+        return (
+            kind is not None
+            and kind.code in codes
+            and all(attrs.get(k, row.defaults.get(k)) == v for k, v in wanted.items())
         )
 
     return accepts
 
 
-GROUP_STEP, LONGEST_GROUP = 16, 1 << 14  # columns: what kernels on tiles step by, and sum before floats are made of sums
+GROUP_STEP, LONGEST_GROUP = (
+    16,
+    1 << 14,
+)  # columns: what kernels on tiles step by, and sum before floats are made of sums
 
 
 def whole_groups(accepts: Accepts) -> Accepts:

@@ -393,7 +393,9 @@ def linear(
     if by_group:
         if not k:
             return torch.zeros((*lead, w.shape[0]), dtype=to, device=x.device) + (0 if bias is None else bias.to(to))
-        return product(quantise_groups(flat, group), w, scale, bias, to, group, by_group=True).reshape(*lead, w.shape[0])
+        return product(quantise_groups(flat, group), w, scale, bias, to, group, by_group=True).reshape(
+            *lead, w.shape[0]
+        )
     tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
     y = product(tokens, w, scale, bias, to, group, choice=choice)
     return y.reshape(*lead, w.shape[0])
