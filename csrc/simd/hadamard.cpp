@@ -2,6 +2,7 @@
 // Knows nothing of what it is for. Additions are in one order, stage by stage, so that every instruction set gives the same
 // bits; compiled without contraction.
 #include <cstdint>
+#include <utility>
 
 #include "../threads.h"
 #include "../view.h"
@@ -9,6 +10,7 @@
 #include "axes.h"
 #include "gather.h"
 #include "loops.h"
+#include "wide.h"
 
 namespace tritium::TRITIUM_ISA {
 namespace {
@@ -30,25 +32,26 @@ void step(float* x, int64_t n, int64_t half) {
   }
 }
 
-// The stages of halves 1, 2 and 4 for each eight neighbours, which stay in registers.
-void step_eights(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; i += 8) {
-    float v[8];
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) v[j] = x[i + j];
-#pragma GCC unroll 3
-    for (int half = 1; half < 8; half *= 2) {
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j) {
-        if (j & half) continue;
-        const float a = v[j], b = v[j + half];
-        v[j] = a + b;
-        v[j + half] = a - b;
-      }
-    }
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) x[i + j] = v[j];
+// As `step` for lanes of a vector `half` apart: each lane meets its partner, and takes their sum or their difference.
+template <int half, int... lane>
+TRITIUM_INLINE Wide step_lanes(const Wide& x, std::integer_sequence<int, lane...>) {
+  const Wide partner = __builtin_shufflevector(x, x, (lane ^ half)...);
+  const Wide sum = x + partner, difference = partner - x;
+  return __builtin_shufflevector(sum, difference, (lane & half ? lane + kWide : lane)...);
+}
+
+template <int half>
+TRITIUM_INLINE Wide step_within(Wide x) {
+  if constexpr (half < kWide) {
+    return step_within<2 * half>(step_lanes<half>(x, std::make_integer_sequence<int, kWide>()));
+  } else {
+    return x;
   }
+}
+
+// The stages whose elements meet inside a vector, all of them in registers.
+void step_vectors(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += kWide) store(x + i, step_within<1>(load(x + i)));
 }
 
 void multiply(float* x, const float* by, int64_t n) {
@@ -59,9 +62,9 @@ void multiply(float* x, const float* by, int64_t n) {
 void transform(float* x, int64_t block, const float* signs, bool inverse) {
   if (signs != nullptr && !inverse) multiply(x, signs, block);
   int64_t half = 1;
-  if (block >= 8) {
-    step_eights(x, block);
-    half = 8;
+  if (block >= kWide) {
+    step_vectors(x, block);
+    half = kWide;
   }
   for (; half < block; half *= 2) step(x, block, half);
   const float scale = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(block)));

@@ -20,6 +20,7 @@ using std::int64_t;
 constexpr int64_t kGrain = 1 << 15;  // products that make it worth waking another thread
 constexpr int kVectors = 4;          // of columns that are computed together
 constexpr int64_t kColumns = kVectors * kWide;
+constexpr int64_t kCopied = 3;       // tokens from which on the columns of a state are brought together
 constexpr int64_t kChannels = 256;   // that a thread takes together
 
 constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -61,14 +62,10 @@ void delta_step(const Lines& s, int64_t size, const float* k, const float* q, co
                 float* y) {
   Wide memory[V] = {};
   for (int64_t i = 0; i < size; ++i) {
-    float* const row = s.row(i);
+    const float* const row = s.row(i);
     const Wide key = splat(k[i]);
 #pragma GCC unroll 4
-    for (int c = 0; c < V; ++c) {
-      const Wide faded = load(row + c * kWide) * decay;
-      store(row + c * kWide, faded);
-      memory[c] += faded * key;
-    }
+    for (int c = 0; c < V; ++c) memory[c] += load(row + c * kWide) * decay * key;
   }
   Wide delta[V], found[V] = {};
 #pragma GCC unroll 4
@@ -78,7 +75,7 @@ void delta_step(const Lines& s, int64_t size, const float* k, const float* q, co
     const Wide key = splat(k[i]), query = splat(q[i]);
 #pragma GCC unroll 4
     for (int c = 0; c < V; ++c) {
-      const Wide now = load(row + c * kWide) + key * delta[c];
+      const Wide now = load(row + c * kWide) * decay + key * delta[c];  // fading twice costs less than storing it between
       store(row + c * kWide, now);
       found[c] += now * query;
     }
@@ -116,11 +113,15 @@ void Delta::run(int64_t b, int64_t h, int64_t first, float* memory) const {
   float *const keys = memory + size * kColumns, *const queries = keys + size, *const values = queries + size;
   float* const line = values + kColumns;
   char* const base = state.data + turn.slot * state.strides[0] + h * state.strides[1] + first * state.strides[3];
-  const bool direct = n == kColumns && state.strides[3] == 4 && state.strides[2] % 4 == 0;
+  // Rows of a state lie so far apart that they share few lines of a small cache: many tokens are worth a copy.
+  const bool adjacent = n == kColumns && state.strides[3] == 4 && state.strides[2] % 4 == 0;
+  const bool direct = adjacent && turn.count < kCopied;
   const Lines s = direct ? Lines{reinterpret_cast<float*>(base), state.strides[2] / 4} : Lines{memory, kColumns};
   for (int64_t i = 0; i < size; ++i) {
     if (turn.start == 0) {
       for (int64_t c = 0; c < (direct ? n : kColumns); ++c) s.row(i)[c] = 0;
+    } else if (adjacent && !direct) {
+      std::memcpy(s.row(i), base + i * state.strides[2], kColumns * sizeof(float));
     } else if (!direct) {
       gather_as<float, float>(base + i * state.strides[2], state.strides[3], s.row(i), n);
       for (int64_t c = n; c < kColumns; ++c) s.row(i)[c] = 0;
@@ -139,8 +140,11 @@ void Delta::run(int64_t b, int64_t h, int64_t first, float* memory) const {
     scatter(y.dtype, line, y.data + b * y.strides[0] + t * y.strides[1] + h * y.strides[2] + first * y.strides[3],
             y.strides[3], n);
   }
-  if (direct) return;
-  for (int64_t i = 0; i < size; ++i) scatter(state.dtype, s.row(i), base + i * state.strides[2], state.strides[3], n);
+  for (int64_t i = 0; i < size && !direct; ++i) {
+    char* const to = base + i * state.strides[2];
+    adjacent ? static_cast<void>(std::memcpy(to, s.row(i), kColumns * sizeof(float)))
+             : scatter(state.dtype, s.row(i), to, state.strides[3], n);
+  }
 }
 
 // Zero for tokens from `count` on, of y [batch, tokens, ...].

@@ -79,7 +79,7 @@ class Trait(Flag):
     ASSOCIATES = auto()  # brackets may change places, up to rounding
     IDEMPOTENT = auto()  # f(f(x)) is f(x)
     INVOLUTION = auto()  # f(f(x)) is x
-    IN_PLACE = auto()  # the result may be written over an input of the same layout
+    IN_PLACE = auto()  # the result, or the first of several, may be written over an input of the same layout
     NO_ROUNDING = auto()  # of half floats in wider lanes: the result is a half float already
     NO_WRAP = auto()  # of small integers in wider lanes: the result is in their range already
     ORDERS = auto()  # asks which element is larger
