@@ -11,7 +11,7 @@
 namespace tritium::TRITIUM_ISA {
 
 constexpr std::int64_t kUnit = 64;  // k come in units; the last one is filled up with activations of 0
-constexpr int kMaxRows = 80;        // rows that a kernel gives sums of at once
+constexpr int kMaxRows = 256;       // rows that a kernel gives sums of at once
 constexpr std::int64_t kBlock = 1024;  // columns whose groups are added before blocks are added to each other
 
 TRITIUM_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }

@@ -120,13 +120,19 @@ TRITIUM_INLINE void with_count(int n, const Fn& f) {
   }
 }
 
-// At most 64 rows of blocks at once.
-template <class Lanes, class F>
+// Blocks of at most 64 rows.
+template <class F>
+inline constexpr int kFewBlocks = 80 / F::coding.rows < 4 ? (80 / F::coding.rows) : 4;
+// Blocks whose 16 sums for one token use the line of activations at once; they are read side by side.
+template <class F>
+inline constexpr int kManyBlocks = 16 / F::views;
+
+template <class Lanes, class F, int Blocks = kFewBlocks<F>>
 struct Direct {
   using L = Lanes;
   static constexpr Coding coding = F::coding;
   static constexpr Layout layout = {};
-  static constexpr int blocks = 80 / coding.rows < 4 ? (80 / coding.rows) : 4;
+  static constexpr int blocks = Blocks;
   static constexpr int tokens = L::kSums / (blocks * F::views);
   static constexpr std::int64_t stride = blocks * coding.rows;
   static void enter(std::int64_t) {}
@@ -243,7 +249,7 @@ struct Direct {
 
   static void groups(const GroupRun& r) {
     with_count<tokens>(r.tokens, [&]<int T>() {
-      if (T > 1 && r.blocks == blocks) return run_groups<blocks, T>(r, 0);
+      if ((T > 1 || Blocks > kFewBlocks<F>) && r.blocks == blocks) return run_groups<blocks, T>(r, 0);
       for (int b = 0; b < r.blocks; ++b) run_groups<1, T>(r, b);
     });
   }
@@ -343,8 +349,13 @@ template <class L, class F>
 Plan vnni_plan(const Product& p, std::int64_t m) {
   constexpr std::int64_t kMany = F::views > F::fields ? 12 : 32;  // tokens from which on unpacking pays
   if (!p.grouped) return {{}, m < kMany ? stream<Direct<L, F>> : blocked<Unpacked<L, F>>};
-  const bool unpacks = m >= kMany && p.group <= kLongestUnpacked;
-  return {{}, unpacks ? blocked_groups<Unpacked<L, F>> : stream_groups<Direct<L, F>>};
+  if (m >= kMany && p.group <= kLongestUnpacked) return {{}, blocked_groups<Unpacked<L, F>>};
+  if constexpr (L::kHalves == 1) {
+    // One token is bound by memory, which likes several streams; but every thread should have some of them.
+    const std::int64_t wide = p.n / (kManyBlocks<F> * F::coding.rows);
+    if (m == 1 && wide * p.blocks() >= 4 * num_threads()) return {{}, stream_groups<Direct<L, F, kManyBlocks<F>>>};
+  }
+  return {{}, stream_groups<Direct<L, F>>};
 }
 
 template <class L>

@@ -20,7 +20,7 @@ using std::uint8_t;
 
 constexpr int64_t kGrain = 1 << 16;        // multiplications or elements that make it worth waking another thread
 constexpr int64_t kDecoded = 128 << 10;    // bytes of decoded weights at a time: they stay in L2
-constexpr int64_t kRowsAtOnce = kMaxRows;  // the most rows
+constexpr int64_t kRowsAtOnce = 80;        // the most rows
 
 // 16-bit operands: every instruction set here multiplies and adds them in pairs.
 int32_t dot(const int16_t* a, const int16_t* b, int64_t n) {
