@@ -18,7 +18,9 @@ import tritium as tt
 from tritium.buffer import native
 from tritium.compiler.sized.program import SizedProgram
 
-pytestmark = pytest.mark.skipif(native is None, reason="needs the native library: without it there is no native program")
+pytestmark = pytest.mark.skipif(
+    native is None, reason="needs the native library: without it there is no native program"
+)
 
 W = functions.W
 SEEDS = int(os.environ.get("TRITIUM_SIZED_FUNCTIONS", "12"))
@@ -60,10 +62,10 @@ def test_every_step_has_the_bits_of_eager_at_every_length(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_random_functions_have_the_bits_of_eager(seed: int) -> None:
+def test_random_functions_have_the_bits_of_a_program_for_each_size_and_of_eager(seed: int) -> None:
     rng = random.Random(seed)
     names, fn = functions.function(seed)
-    compiled = tt.compile(fn)
+    compiled, exact = tt.compile(fn), tt.compile(fn, disable="sizes")
     other = rng.choice([0, 3])
     for _ in range(14):
         n, m = rng.randint(1, 70), rng.randint(1, 30) if other else 7
@@ -74,7 +76,10 @@ def test_random_functions_have_the_bits_of_eager(seed: int) -> None:
             with pytest.raises(type(error)):
                 compiled(*args)
             continue
-        same(compiled(*args), want)
+        result = compiled(*args)
+        same(result, exact(*args))
+        if "turned" not in names:  # a product of transposed memory may add in another order than eager
+            same(result, want)
     assert compiled.cache_info().misses < 14 or compiled.cache_info().programs == 14, names
 
 
