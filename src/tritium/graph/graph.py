@@ -217,6 +217,8 @@ class Trace:
             return self.placeholder(x.numbers.index(x, spec.dtype), Spec((), spec.dtype))
         x = bool(x) if spec.dtype is dt.bool_ else x
         dt.check_fits(x, spec.dtype)
+        if is_varying(x):  # a tensor of one number, which is computed for the sizes of a call
+            return self.node(ops.full, (), Spec((), spec.dtype), {"shape": (), "fill_value": x, "dtype": spec.dtype})
         return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
 
     def cast(self, node: Node, kind: dt.DType) -> Node:

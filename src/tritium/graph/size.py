@@ -429,6 +429,8 @@ class Size:
         return float(self.need("it is converted with float()"))
 
     def __getattr__(self, name: str) -> Any:
+        if not hasattr(int, name):  # no integer has it
+            raise AttributeError(f"'int' object has no attribute {name!r}")
         return getattr(self.need(f"its {name} is read"), name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -151,6 +151,7 @@ def test_a_branch_on_a_size_has_a_program_on_each_side() -> None:
     [
         lambda x: sum((x[i] for i in range(x.shape[0])), tt.zeros(8)),
         lambda x: x * (1 / x.shape[0]),
+        lambda x: x * x.shape[0] ** -0.5,
         lambda x: x * 2 if x.shape[0] // 8 in {1, 2} else x,
         lambda x: [x, x * 2, x * 3][x.shape[0] // 30],
         lambda x: x * len(x),
@@ -168,6 +169,18 @@ def test_a_size_whose_number_is_needed_keeps_a_program_each(fn: Any, caplog: pyt
 def test_a_function_that_asks_for_the_type_of_a_size_keeps_a_program_each() -> None:
     compiled = check(lambda x: x * 2 if type(x.shape[0]) is int else x, [5, 6, 7, 8, 9], matrix)
     assert not sized(compiled)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64", "i32", "i64"])
+def test_a_size_may_be_an_operand(dtype: str) -> None:
+    def fn(x: tt.Tensor) -> tuple[tt.Tensor, ...]:
+        n = x.shape[0]
+        return x.sum(axis=0) * n, x - (n - 3) * 2, tt.full((n, 2), n, dtype=dtype), tt.maximum(x, n) + x.size
+
+    make = lambda n: (tt.randn((n, 8), seed=n).to(dtype) if dtype[0] != "i" else tt.arange(n * 8, dtype=dtype).reshape(n, 8),)
+    assert len(sized(check(fn, [5, 6, 7, 8, 9, 100, 1, 301], make))) == 1
+    mean = check(lambda x: x / x.shape[0] + x.shape[0] * x, [5, 6, 7, 8, 9, 100], matrix)
+    assert len(sized(mean)) == 1
 
 
 def test_errors_are_those_of_eager() -> None:
