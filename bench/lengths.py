@@ -6,8 +6,9 @@ Knows nothing of the inside of the compiler: functions are called with tensors o
     python bench/lengths.py --json F   every raw value too
 
 Method. Each function is called once with each length, in order, as a decode loop does; a call is timed alone, without and with
-`disable="sizes"`, one way after the other. The first 40 calls are left out: programs for sizes that vary are compiled there. The call after it
-has the same length, so the difference is what a new length costs; one thread computes. Results are compared with the function as written, bit by bit.
+`disable="sizes"`, one way after the other, with one thread. The first 40 calls are left out: programs for sizes that vary are
+compiled there. The call after a first one has the same length, so the difference is what a new length costs. Results are
+compared with the function as written, bit by bit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 os.environ.setdefault("TRITIUM_NUM_THREADS", "1")  # waiting for threads would hide what a new length costs
 
-import tritium as tt  # noqa: E402
+import tritium as tt
 
 WARM = 40
 HIDDEN = 64

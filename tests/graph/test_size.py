@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tritium.graph.size import Size, Sizes, SizeNeededError, evaluate, is_varying, polynomial_of, settled, traced_value
+from tritium.graph.size import Size, SizeNeededError, Sizes, evaluate, is_varying, polynomial_of, settled, traced_value
 
 
 def expression(rng: random.Random, depth: int = 4) -> Callable[[Any, Any], Any]:
@@ -56,12 +56,25 @@ def test_where_comparisons_have_the_same_outcome_a_polynomial_is_what_integers_g
 def test_what_holds_for_every_size_is_not_noted() -> None:
     sizes = Sizes()
     n = sizes.add("n", 37)
-    assert n > 1 and n != 0 and n != 1 and n >= 2 and n * 64 > 64 and not n < 0 and n == n
-    assert (n * 64) // 64 == n and (n * 64) % 8 == 0 and (n * n * 6) // (n * 2) == 3 * n
+    assert n > 1
+    assert n != 0
+    assert n != 1
+    assert n >= 2
+    assert n * 64 > 64
+    assert not n < 0
+    assert n == n
+    assert (n * 64) // 64 == n
+    assert (n * 64) % 8 == 0
+    assert (n * n * 6) // (n * 2) == 3 * n
     assert not sizes.guards
-    assert n >= 16 and not n == 40
-    assert sizes.conditions() == ["n != 40"] and sizes.bounds[0][0] == 16
-    assert not sizes.holds([15]) and not sizes.holds([40]) and not sizes.holds([1]) and sizes.holds([41])
+    assert n >= 16
+    assert n != 40
+    assert sizes.conditions() == ["n != 40"]
+    assert sizes.bounds[0][0] == 16
+    assert not sizes.holds([15])
+    assert not sizes.holds([40])
+    assert not sizes.holds([1])
+    assert sizes.holds([41])
 
 
 @pytest.mark.parametrize(
@@ -100,8 +113,13 @@ def test_after_the_trace_a_size_is_its_traced_number() -> None:
     sizes = Sizes()
     n = sizes.add("n", 37)
     sizes.is_open = False
-    assert int(n) == 37 and n / 2 == 18.5 and f"{n:3d}" == " 37" and list(range(n))[-1] == 36 and n & 1 == 1
-    assert n < 40 and not sizes.guards
+    assert int(n) == 37
+    assert n / 2 == 18.5
+    assert f"{n:3d}" == " 37"
+    assert list(range(n))[-1] == 36
+    assert n & 1 == 1
+    assert n < 40
+    assert not sizes.guards
 
 
 def test_bits_are_counted_for_all_sizes_that_have_as_many() -> None:
@@ -115,7 +133,10 @@ def test_sizes_of_two_traces_are_never_equal() -> None:
     one, other = Sizes(), Sizes()
     n, m = one.add("n", 8), other.add("n", 8)
     with one.trusted(), other.trusted():
-        assert n != m and hash(n) != hash(m) and not one.guards and not other.guards
+        assert n != m
+        assert hash(n) != hash(m)
+        assert not one.guards
+        assert not other.guards
         assert len({n, one.add("m", 8)}) == 2
 
 
@@ -123,7 +144,10 @@ def test_the_largest_of_sizes_is_computed_for_each() -> None:
     sizes = Sizes()
     n = sizes.add("n", 8)
     most = sizes.largest([64, n * 3, n * n])
-    assert isinstance(most, int) and type(most) is Size and most.traced == 64 and not sizes.guards
+    assert isinstance(most, int)
+    assert type(most) is Size
+    assert most.traced == 64
+    assert not sizes.guards
     assert [evaluate(most.polynomial, sizes.evaluate_atoms([k])) for k in (2, 10, 30)] == [64, 100, 900]
 
 
@@ -131,5 +155,6 @@ def test_tuples_are_settled_at_any_depth() -> None:
     sizes = Sizes()
     n = sizes.add("n", 8)
     value = ((0, n, 1), "at", (n * 2,))
-    assert is_varying(value) and not is_varying(((0, 8, 1), "at"))
+    assert is_varying(value)
+    assert not is_varying(((0, 8, 1), "at"))
     assert settled(value, [5]) == ((0, 5, 1), "at", (10,))

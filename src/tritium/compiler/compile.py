@@ -507,7 +507,7 @@ class Compiled(Caller):
         name, disabled = _name(self.fn), self.disabled
         if sized is None and self._cache is not None and not self.verifies:
             layouts = (*(Layout(x.shape, x.strides, 0) for x in leaves), *scalars)
-            program = self._cache.program(graph, device.backend, layouts, name, tuple(disabled))
+            program = self._cached_program(self._cache, graph, device, layouts)
         elif sized is None:
             layouts = (*(x.layout for x in leaves), *scalars)
             program = Program(graph, device.backend, layouts, verify=self.verifies, name=name, disable=disabled)
@@ -523,6 +523,24 @@ class Compiled(Caller):
         inputs = None if sized is None else [n.spec.shape for n in graph.inputs]
         description = self._describe(shape, leaves, arguments, inputs)
         return Entry(program, form, plain, known, owners, slots, feed, arguments, description)
+
+    def _cached_program(
+        self, cache: ProgramCache, graph: Graph, device: Device, layouts: tuple[Layout, ...]
+    ) -> Program:
+        """Return the program of a graph: loaded if the folder has it, else compiled, and written to the folder."""
+        path = (
+            None if patterns.patterns() else cache.path(graph, device, layouts, self.disabled)
+        )  # no file holds functions
+        saved = None if path is None else cache.load(path, graph, device)
+        if saved is not None:
+            program = Program.restore(saved)
+            program.be_traced_from(graph)
+            return program
+        name = _name(self.fn)
+        program = Program(graph, device.backend, layouts, name=name, disable=self.disabled)
+        if path is not None:
+            cache.store(path, (graph, program.graph), layouts, device, name, self.disabled)
+        return program
 
     # -- names and the log
 

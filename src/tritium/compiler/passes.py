@@ -443,6 +443,8 @@ def _as_scalar(r: Rewrite, i: Node | None) -> Node | None:
         return i
     kind = i.spec.dtype
     value = dict(i.attrs)["fill_value"]
+    if is_varying(value):  # no constant: it is computed for the sizes of a call
+        return i
     return r.node(ops.const, (), value=bool(value) if kind is dt.bool_ else value, dtype=kind)
 
 

@@ -20,7 +20,7 @@ from tritium.compiler.order import Item, order
 from tritium.compiler.plan import Block, Plan, blocks_below, plan
 from tritium.eager import lowered
 from tritium.graph.graph import Graph, Names, Node, Where
-from tritium.graph.size import Size, traced_value
+from tritium.graph.size import sizes_of, traced_value
 from tritium.launch import Launched, PythonKernel, launched
 from tritium.layout import Layout, basic_index, contiguous, contiguous_strides, is_contiguous
 from tritium.op import Cost, Kind, Op, Spec, Specs, outputs
@@ -250,7 +250,7 @@ class Builder:
         """Return the plan of the arena. If sizes vary, which blocks are below which is decided for the traced ones."""
         blocks = [Block(traced_value(m.nbytes), m.first, max(m.first, m.last)) for m in arena]
         planned = plan(blocks, shared=self.shares)
-        sizes = next((m.nbytes.sizes for m in arena if type(m.nbytes) is Size), None)
+        sizes = next((sizes for m in arena if (sizes := sizes_of(m.nbytes)) is not None), None)
         if sizes is None:
             return planned
         if len(blocks) > MAX_VARYING_BLOCKS:

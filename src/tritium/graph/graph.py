@@ -21,7 +21,7 @@ from tritium.errors import ArgumentError, TraceError, shown
 from tritium.fragment import spec_text, value_text
 from tritium.garbage import no_collections
 from tritium.graph.number import Number
-from tritium.graph.size import Size, Sizes
+from tritium.graph.size import Sizes, is_varying
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
@@ -218,6 +218,8 @@ class Trace:
             return self.placeholder(x.numbers.index(x, spec.dtype), Spec((), spec.dtype))
         x = bool(x) if spec.dtype is dt.bool_ else x
         dt.check_fits(x, spec.dtype)
+        if is_varying(x):  # a tensor of one number, which is computed for the sizes of a call
+            return self.node(ops.full, (), Spec((), spec.dtype), {"shape": (), "fill_value": x, "dtype": spec.dtype})
         return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
 
     def cast(self, node: Node, kind: dt.DType) -> Node:
@@ -232,9 +234,7 @@ class Trace:
         if seen is None or not isinstance(storage, Traced):  # a copy in eager, or a view of memory from outside
             return self.tensor(self.node(op, (self.read(x),), spec, attrs), "made" if seen is None else "captured")
         traced = Traced(storage.cell, (*storage.chain, (op, tuple(attrs.items()))))
-        offset = (
-            0 if type(seen.offset) is Size else seen.offset
-        )  # a traced tensor has no memory in which one could count
+        offset = 0 if is_varying(seen.offset) else seen.offset  # a traced tensor has no memory in which one could count
         return Tensor(traced, x.dtype, seen.shape, seen.strides, offset)
 
     def write(self, out: Tensor, node: Node, op: Op) -> Tensor:

@@ -27,7 +27,7 @@ class SizeNeededError(BaseException):
 
 
 class Atom(NamedTuple):
-    """What polynomials are made of: a size that varies, or a function of polynomials."""
+    """A factor of polynomials: a size that varies, or a function of polynomials."""
 
     kind: str  # "size", "//", "%" or "max"
     operands: tuple[Polynomial, ...]  # none of a size
@@ -125,7 +125,8 @@ class Sizes:
         if kind != "<" or not self._is_size(polynomial):
             return
         constant = sum(factor for atoms, factor in polynomial if not atoms)
-        ((size,), factor) = next(term for term in polynomial if term[0])
+        atoms, factor = next(term for term in polynomial if term[0])
+        size = atoms[0]
         low, high = self.bounds[size]
         if factor > 0:  # n + constant < 0
             low, high = (low, min(high, -constant - 1)) if outcome else (max(low, -constant), high)
@@ -135,9 +136,9 @@ class Sizes:
 
     def _is_size(self, polynomial: Polynomial) -> bool:
         """Return True for one of the sizes, with a constant added or subtracted."""
-        rest = [(atoms, factor) for atoms, factor in polynomial if atoms]
-        ((atoms, factor), *others) = rest
-        return not others and len(atoms) == 1 and atoms[0] < len(self.labels) and abs(factor) == 1
+        rest = [term for term in polynomial if term[0]]
+        atoms, factor = rest[0]
+        return len(rest) == len(atoms) == 1 and atoms[0] < len(self.labels) and abs(factor) == 1
 
     @property
     def is_single(self) -> bool:
@@ -153,12 +154,12 @@ class Sizes:
 
     def sizes_in(self, polynomial: Polynomial) -> set[int]:
         """Return the sizes that a polynomial is computed from."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         for atoms, _ in polynomial:
             for a in atoms:
                 parts = self.atoms[a].operands
-                found |= {a} if a < len(self.labels) else {s for p in parts for s in self.sizes_in(p)}
-        return found
+                numbers |= {a} if a < len(self.labels) else {s for p in parts for s in self.sizes_in(p)}
+        return numbers
 
     @contextmanager
     def trusted(self, is_trusted: bool = True) -> Iterator[None]:
@@ -199,7 +200,7 @@ class Sizes:
     def _atom(self, number: int) -> str:
         if number < len(self.labels):
             return self.labels[number]
-        kind, operands, _ = self.atoms[number]
+        kind, operands = self.atoms[number]
         texts = [self.text(p) for p in operands]
         return f"max({', '.join(texts)})" if kind == "max" else f"(({texts[0]}) {kind} ({texts[1]}))"
 
@@ -310,13 +311,13 @@ def _arithmetic(fn: Callable[[Size, Any, Any], Any], reflected: bool = False) ->
     return method
 
 
-def _comparison(kind: str, of: Callable[[Polynomial, Polynomial], Polynomial], outcome: bool = True) -> Any:
+def _comparison(kind: str, combine: Callable[[Polynomial, Polynomial], Polynomial], outcome: bool = True) -> Any:
     def method(self: Size, other: Any) -> Any:
         if type(other) is Size and other.sizes is not self.sizes:
             return NotImplemented  # of another trace: sizes of two traces are never equal
         if type(other) is not Size and type(other) not in (int, bool):
             return self._meet(other)
-        polynomial = of(self.polynomial, polynomial_of(other))
+        polynomial = combine(self.polynomial, polynomial_of(other))
         return self.sizes.compare(kind, polynomial) is outcome
 
     return method
@@ -364,10 +365,10 @@ def _needing(why: str, *names: str) -> Iterator[Any]:
     """Yield methods of int that need the number."""
     for name in names:
 
-        def method(self: Size, *others: Any, of: Any = getattr(int, name)) -> Any:
+        def method(self: Size, *others: Any, fn: Any = getattr(int, name)) -> Any:
             if any(type(x) is not Size and not isinstance(x, (int, float)) for x in others):
                 return NotImplemented
-            return of(self.need(why), *map(traced_value, others))
+            return fn(self.need(why), *map(traced_value, others))
 
         yield method
 
@@ -428,6 +429,8 @@ class Size:
         return float(self.need("it is converted with float()"))
 
     def __getattr__(self, name: str) -> Any:
+        if not hasattr(int, name):  # no integer has it
+            raise AttributeError(f"'int' object has no attribute {name!r}")
         return getattr(self.need(f"its {name} is read"), name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -480,6 +483,11 @@ def traced_value(x: Any) -> int:
     """Return the number that a size has while it is traced, without a note: for choices that no result depends on."""
     value: int = x.traced if type(x) is Size else x
     return value
+
+
+def sizes_of(value: Any) -> Sizes | None:
+    """Return the sizes of the trace that a number varies with; None: it is a plain integer."""
+    return value.sizes if type(value) is Size else None
 
 
 def is_varying(value: Any) -> bool:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tritium import settings
-from tritium.backends import Backend
-from tritium.compiler.patterns import patterns
-from tritium.compiler.program import Program
+from tritium.backends import Device
 from tritium.compiler.saved import file
+from tritium.compiler.saved.file import SavedProgram
 from tritium.errors import ArgumentError, DeviceError, FormatError, MissingFileError, SaveError
 from tritium.escape import visible
 from tritium.graph.graph import Graph
@@ -36,42 +35,22 @@ class ProgramCache:
         self.max_bytes, self.max_files = max_bytes, max_files
         self.loaded = self.written = 0
 
-    def program(
-        self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...], name: str, disabled: Sequence[str]
-    ) -> Program:
-        """Return the program of a graph: loaded if the folder has it, else compiled, and written to the folder."""
-        if patterns():  # functions, which no file holds
-            return Program(graph, backend, layouts, name=name, disable=disabled)
+    def path(self, graph: Graph, device: Device, layouts: Sequence[Layout], disabled: Iterable[str]) -> Path | None:
+        """Return the file of the program of a graph; None if an attribute of the graph is one that no text holds."""
         try:
-            path = self._path(graph, backend, layouts, disabled)
-        except ArgumentError:  # an attribute of an op that no text holds
-            return Program(graph, backend, layouts, name=name, disable=disabled)
-        program = self._load(path, graph, backend)
-        if program is None:
-            program = Program(graph, backend, layouts, name=name, disable=disabled)
-            self._store(path, program, layouts)
-        return program
-
-    def _path(self, graph: Graph, backend: Backend, layouts: Sequence[Layout], disabled: Sequence[str]) -> Path:
-        device = backend.device
-        captured = [x.layout for x in graph.captured.values()]
-        lay = [(a.strides, a.offset if i < len(layouts) else 0) for i, a in enumerate((*layouts, *captured))]
-        facts = (
-            *file.origin_of(device),
-            sorted(disabled),
-            lay,
-            graph.returned,
-            graph.single,
-            file.graph_text(graph, device),
-        )
+            text = file.graph_text(graph, device)
+        except ArgumentError:
+            return None
+        strides = [x.strides for x in (*layouts, *(x.layout for x in graph.captured.values()))]
+        facts = (*file.origin_of(device), sorted(disabled), strides, graph.returned, graph.single, text)
         key = hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()
         return self.folder / f"{key[:40]}{SUFFIX}"
 
-    def _load(self, path: Path, graph: Graph, backend: Backend) -> Program | None:
-        """Return a program of the folder; None if it is not there, or a warning was logged that it cannot be used."""
+    def load(self, path: Path, graph: Graph, device: Device) -> SavedProgram | None:
+        """Return the program of a file; None if it is not there, or a warning was logged that it cannot be used."""
         try:
-            saved = file.read(path, backend.device, False, file.in_order(graph))
-            if saved.text() != file.graph_text(graph, backend.device):
+            saved = file.read(path, device, False, file.in_order(graph))
+            if saved.text() != file.graph_text(graph, device):
                 raise FormatError("it is the program of another graph")
             if saved.optimised is None:
                 raise FormatError(saved.why_not)
@@ -80,20 +59,25 @@ class ProgramCache:
         except (FormatError, DeviceError, OSError, KeyError, TypeError) as error:
             settings.log.warning("compile: %s cannot be used, and is written again: %s", visible(str(path)), error)
             return None
-        program = Program.restore(saved)
-        program.be_traced_from(graph)
         self.loaded += 1
         with suppress(OSError):
             os.utime(path)  # used now
-        return program
+        return saved
 
-    def _store(self, path: Path, program: Program, layouts: Sequence[Layout]) -> None:
-        device = program.backend.device
-        graphs = (program.source, program.graph)
-        given = file.in_order(program.source)
+    def store(
+        self,
+        path: Path,
+        graphs: tuple[Graph, Graph],
+        layouts: Sequence[Layout],
+        device: Device,
+        name: str,
+        disabled: Iterable[str],
+    ) -> None:
+        """Write a program, its graph as written and as optimised; where that fails, log a warning."""
         try:
             files.make_folder(self.folder)
-            file.write(path, graphs, layouts, device, program.name, tuple(program.disabled), None, True, given)
+            known = file.in_order(graphs[0])
+            file.write(path, graphs, layouts, device, name, tuple(disabled), None, True, known)
             self._trim()
         except (ArgumentError, FormatError, SaveError, OSError) as error:
             settings.log.warning("compile: the program was not written to %s: %s", visible(str(self.folder)), error)
@@ -102,14 +86,14 @@ class ProgramCache:
 
     def _trim(self) -> None:
         """Remove the least recently used programs of a folder that holds too many."""
-        known = []
+        programs = []
         for path in self.folder.glob(f"*{SUFFIX}"):
             with suppress(OSError):
                 status = path.stat()
-                known.append((status.st_mtime_ns, status.st_size, path))
-        known.sort(reverse=True)
+                programs.append((status.st_mtime_ns, status.st_size, path))
+        programs.sort(reverse=True)
         total = 0
-        for i, (_, nbytes, path) in enumerate(known):
+        for i, (_, nbytes, path) in enumerate(programs):
             total += nbytes
             if i >= self.max_files or (total > self.max_bytes and i):
                 files.remove(path)

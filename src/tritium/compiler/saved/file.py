@@ -85,18 +85,18 @@ def write(
     disabled: Sequence[str],
     structure: CallStructure | None,
     overwrite: bool,
-    given: Sequence[Tensor] = (),
+    known: Sequence[Tensor] = (),
 ) -> None:
     """Write a program: its graph as written and, if there is one, as optimised.
 
-    `given`: captured tensors that are not stored; whoever reads the program has them.
+    `known`: captured tensors that are not stored; whoever reads the program has them.
     """
     tensors: Numbered = {}  # by id: both graphs capture most of them
-    for x in given:
+    for x in known:
         tensors.setdefault(id(x), (len(tensors), x))
     first = len(tensors)
     texts = [None if g is None else _describe_graph(g, tensors, device) for g in graphs]
-    body = {
+    body: dict[str, Any] = {
         "name": name,
         "origin": origin_of(device)._asdict(),
         "graph": texts[0],
@@ -217,18 +217,18 @@ def _spans(spec: Spec, strides: tuple[int, ...]) -> bool:
 
 
 def read(
-    path: str | os.PathLike[str], device: Any = None, has_patterns: bool = False, given: Sequence[Tensor] = ()
+    path: str | os.PathLike[str], device: Any = None, has_patterns: bool = False, known: Sequence[Tensor] = ()
 ) -> SavedProgram:
     """Read a program and check all of it but its graph as written, which is checked when it is first needed.
 
-    `given`: the captured tensors that the file does not store, in the order in which it was written.
+    `known`: the captured tensors that the file does not store, in the order in which it was written.
     """
     where = visible(Path(path).name)
     file = safetensors.parse(map_file(Path(path)))
     body = _description(file, where)
     try:
         with no_collections():  # many small objects and no garbage
-            return _read_body(body, file, where, device, has_patterns, given)
+            return _read_body(body, file, where, device, has_patterns, known)
     except DeviceError:
         raise
     except (TritiumError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
@@ -263,12 +263,12 @@ def _read_body(
     where: str,
     device: Any,
     has_patterns: bool,
-    given: Sequence[Tensor],
+    known: Sequence[Tensor],
 ) -> SavedProgram:
     origin = Origin(**{k: str(v) for k, v in body["origin"].items()})
     there = backends.device(origin.device if device is None else device)
     loaded = _Loaded(body, file, there, where)
-    loaded.tensors |= enumerate(dict.fromkeys(given))
+    loaded.tensors |= enumerate(dict.fromkeys(known))
     if body.get("given", 0) != len(loaded.tensors):
         raise FormatError(
             f"{body.get('given', 0)} captured tensors are not in the file, {len(loaded.tensors)} were given"

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tritium import buffer, launch
+from tritium import buffer, launch, ops
 from tritium.backends import Backend
 from tritium.compiler import steps
 from tritium.compiler.program import Program
 from tritium.compiler.steps import Call, UnableError
 from tritium.errors import ArgumentError
-from tritium.graph.graph import Graph, Names, Node
-from tritium.graph.size import Size, Sizes, settled
+from tritium.graph.graph import Graph, Names, Node, constant_node
+from tritium.graph.size import Size, Sizes, is_varying, settled
 from tritium.layout import Layout
 from tritium.op import exact, make_room
 from tritium.tensor import Tensor
@@ -150,6 +150,9 @@ def settled_graph(graph: Graph, values: Sequence[int]) -> Graph:
     new: dict[Node | None, Node | None] = {None: None}
     for n in dict.fromkeys((*graph.order(), *graph.inputs, *graph.captured)):
         attrs = tuple((name, settled(value, values)) for name, value in n.attrs)
+        if n.op is ops.full and n.spec.shape == () and is_varying(n.attrs):  # a number among the operands of an op
+            new[n] = constant_node(dict(attrs)["fill_value"], n.spec.dtype)
+            continue
         new[n] = Node(
             n.op, tuple(new[i] for i in n.inputs), attrs, settled(n.spec, values), exact(attrs) if attrs else ()
         )
