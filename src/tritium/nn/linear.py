@@ -13,7 +13,8 @@ A BitLinear computes, for each token x (one row of the last axis):
     y[n] = acc[n] * (amax / 127 * scale[n]) + bias[n]
 
 With scales for groups of columns, each group has a sum of its own, and with activations="group" an amax of its own: the
-formulas are in docs/ternary.md. Each step is one f32 operation (the norm adds its squares in f64), so the result has the same bits on every kernel.
+formulas are in docs/ternary.md. Each step is one f32 operation (the norm adds its squares in f64), so the result has the same
+bits on every kernel.
 |y - float model| comes from rounding x to 127 steps: at most sum_k |t[n, k]| * scale[n] * amax / 254 (and a few ulps).
 """
 

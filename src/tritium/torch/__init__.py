@@ -97,8 +97,9 @@ def replace_linears(
     return model
 
 
-def _empty(old: Any, n: int, k: int, scales: dict[str, Any]) -> BitLinear:
+def _empty(old: Any, shape: torch.Size, scales: dict[str, Any]) -> BitLinear:
     """Return a layer without numbers, for those of another."""
+    n, k = shape
     norm = getattr(old, "rms_norm", None)
     new = BitLinear(k, n, bias=False, norm="rms" if norm is not None else None, device="meta", **scales)
     if norm is not None:
@@ -109,7 +110,7 @@ def _empty(old: Any, n: int, k: int, scales: dict[str, Any]) -> BitLinear:
 
 
 def _from_linear(old: Any, scales: dict[str, Any]) -> BitLinear:
-    new = _empty(old, *old.weight.shape, scales)
+    new = _empty(old, old.weight.shape, scales)
     new.weight, new.bias = old.weight, old.bias
     return new
 
@@ -134,7 +135,7 @@ def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, scales: dict[s
             "Leave axis and group out, or start from the masters."
         )
     wide = t.detach().float()
-    new = _empty(old, *t.shape, scales)
+    new = _empty(old, t.shape, scales)
     new.weight = nn.Parameter((wide * (scale.float() / wide.abs().mean().clamp_min(1e-5))).to(t.dtype))
     new.bias = None if old.bias is None else nn.Parameter(old.bias.detach())
     return new

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -114,7 +115,7 @@ def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> It
         stem = name.removesuffix(".weight")
         if name.endswith(".weight") and stem in layers and not packed:
             kind = "F16" if layers[stem].group else "F32"  # exact: scales of groups are f16
-            yield _piece(name, tuple(t.shape), kind, t, _Dense(layers[stem]))
+            yield _piece(name, tuple(t.shape), kind, t, partial(_dense, layers[stem]))
         elif name.endswith(".weight") and stem in layers:
             n, k = t.shape
             if n % 4:
@@ -139,17 +140,11 @@ def _one_scale(layers: Mapping[str, BitLinear]) -> bool:
     return all(layer.axis is None and not layer.group for layer in layers.values())
 
 
-class _Dense(NamedTuple):
-    """The ternary values of a layer times their scales."""
-
-    layer: BitLinear
-
-    def __call__(self, weight: torch.Tensor) -> Array:
-        t, g = ternarise(weight, axis=self.layer.axis, group=self.layer.group)
-        dense: Array = (
-            (t * spread(g, self.layer.group)).to(torch.float16 if self.layer.group else torch.float32).cpu().numpy()
-        )
-        return dense
+def _dense(layer: BitLinear, weight: torch.Tensor) -> Array:
+    """Return the ternary values of a layer times their scales."""
+    t, g = ternarise(weight, axis=layer.axis, group=layer.group)
+    dense: Array = (t * spread(g, layer.group)).to(torch.float16 if layer.group else torch.float32).cpu().numpy()
+    return dense
 
 
 def _packed(weight: torch.Tensor) -> Array:

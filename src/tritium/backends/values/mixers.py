@@ -149,7 +149,7 @@ def _expert_matmul(
             return xp.take(value, at, 0)[0]
 
         own = take(scale) if len(scale.shape) else scale
-        return scaled(xp, some, expert_of(w, take), own, None, group)
+        return scaled(xp, some, expert_of(w, take), own, None, group, "token")
 
     if pairs <= count:
         y = xp.concat([product(rows[p : p + 1], held[p : p + 1]) for p in range(pairs)], 0)
