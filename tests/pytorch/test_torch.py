@@ -443,6 +443,80 @@ def test_an_unknown_norm_is_refused() -> None:
         BitLinear(3, 4, norm="layer")
 
 
+# ---- scales of rows and groups, activations by group or not at all
+
+KINDS: list[dict[str, Any]] = [
+    {"axis": 0}, {"group": 16}, {"group": 32, "activations": "group"}, {"group": 32, "activations": "float"},
+    {"activations": "float"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_kernels_compute_what_was_trained(options: dict[str, Any]) -> None:
+    one, x = layer(k=96, **options), tokens(2, 5, 96)
+    trained = one(x)
+    with torch.no_grad():
+        run = one.eval()(x)
+    assert trained.requires_grad
+    torch.testing.assert_close(run, trained, rtol=2e-6, atol=2e-6)
+    t, g = ternarise(one.weight, axis=one.axis, group=one.group)
+    assert g.shape == ((12, 96 // one.group) if one.group else (12,) if one.axis == 0 else ())
+    dense = t * (g.repeat_interleave(one.group, -1) if one.group else g[:, None] if g.ndim else g)
+    exact = functional.linear(x, dense, one.bias)
+    if one.activations == "float":
+        torch.testing.assert_close(run, exact, rtol=2e-6, atol=2e-6)
+    else:
+        bound = dense.abs().sum(1) * x.abs().max() / 254 + 1e-5
+        assert ((run - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_gradients_pass_the_roundings_of_groups(options: dict[str, Any]) -> None:
+    one, x = layer(k=96, bias=False, **options), tokens(4, 96).requires_grad_()
+    one(x).sum().backward()
+    t, g = ternarise(one.weight, axis=one.axis, group=one.group)
+    dense = t * (g.repeat_interleave(one.group, -1) if one.group else g[:, None] if g.ndim else g)
+    torch.testing.assert_close(x.grad, dense.sum(0).expand(4, 96))
+    torch.testing.assert_close(one.weight.grad, x.detach().sum(0).expand(12, 96), rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"group": 7}, "divide"), ({"group": -8}, "divide"), ({"axis": 1}, "axis"), ({"axis": 0, "group": 8}, "give one"),
+        ({"activations": "group"}, "group="), ({"activations": "int4"}, "token"),
+    ],
+)  # fmt: skip
+def test_scales_that_do_not_exist_are_refused(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        BitLinear(40, 12, **options)
+
+
+def test_replaced_layers_have_the_scales_asked_for() -> None:
+    model = replace_linears(nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 4)), group=8, activations="float")
+    assert [(m.group, m.activations) for m in model] == [(8, "float")] * 2
+
+
+@pytest.mark.parametrize(("form", "group"), [("q2_0", 64), ("pq2_0", 128), ("mlx", 64), ("tq2_0", 256), ("f16", 128)])
+def test_files_hold_the_groups_of_the_layers(form: str, group: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Named(group=group, activations="float")
+    target = tmp_path / ("model.gguf" if io.FORMATS[form].container == "gguf" else "model")
+    assert export(model, target, format=form, tokenizer=byte_tokenizer()).scale_error == 0
+    entries = io.open(target).named
+    for name, one in bit_linears(model).items():
+        t, g = ternarise(one.weight, group=group)
+        stored = entries[f"{name}.weight"].ternary()
+        np.testing.assert_array_equal(stored.values(), t.numpy())
+        np.testing.assert_array_equal(stored.dense(), (t * g.repeat_interleave(group, -1)).numpy())
+
+
+def test_groups_have_no_place_in_a_packed_directory(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="scale"):
+        export(Named(group=64), tmp_path / "hf")
+    assert not list(tmp_path.iterdir())
+
+
 # ---- files
 
 
