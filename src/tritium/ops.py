@@ -1476,6 +1476,7 @@ CHOICE = Draw(Spec((3, 2), i32), 0, 4)
 @op(CONTRACT, common=(), packed=True, moved=_chosen_bytes, flops=lambda out, x, w, *rest, **attrs: 2 * out.size * w.shape[2], samples=[
     sample(F32(3, 40), Spec((4, 7, 40), dt.tern2), SCALE(), CHOICE), sample(F32(3, 2, 40), Spec((4, 7, 40), dt.tern5), SCALE(4), CHOICE),
     *(sample(F32(3, 130), Spec((4, 90, 130), t), SCALE(4, 90), CHOICE) for t in TILED),
+    sample(F32(3, 33), I8(4, 5, 33), SCALE(4, 5, 7), CHOICE, group=5),
     *(sample(F32(3, 2, 200), Spec((4, 90, 200), t), SCALE(4, 90, 4), CHOICE, group=64) for t in (*TILED, dt.i4)),
     sample(Spec((3, 33), bf16), Spec((4, 5, 33), i8), SCALE(4, 5), CHOICE),
     sample(Spec((3, 33), f16), Spec((4, 5, 33), dt.tern2), SCALE(), CHOICE),

@@ -16,7 +16,7 @@ import math
 from typing import Any, NamedTuple
 
 from tritium import dtype as dt, ops, quant
-from tritium.arguments import checked_class
+from tritium.arguments import checked, checked_class
 from tritium.errors import ArgumentError, DTypeError, ShapeError, shown
 from tritium.interop import read_tensor
 from tritium.nn.linear import QuantLinear
@@ -28,6 +28,7 @@ Projection = QuantLinear | Tensor  # a layer, or float weights [out, in]
 L2_EPS = 1e-6  # added to the squares of a query or key
 
 
+@checked
 def project(layer: Projection, x: Tensor) -> Tensor:
     """Return x times the weights of a layer, quantised or float."""
     return layer(x) if isinstance(layer, QuantLinear) else ops.linear(x, layer)
@@ -55,6 +56,7 @@ def _vector(values: Any, size: int, what: str) -> Tensor:
 # ---- linear attention
 
 
+@checked_class
 class DeltaState(NamedTuple):
     """The state of one GatedDeltaNet: the last inputs of its convolution [slots, K - 1, channels] and the memory of its heads
     [slots, heads, Dk, Dv], both f32. A sequence without tokens before needs no clearing: its old state is not read."""
@@ -233,6 +235,7 @@ class Experts:
         )
 
 
+@checked_class
 class Routing(NamedTuple):
     """The experts of each token in order of their number, i32 [..., active], and the weight of each, f32."""
 
@@ -348,8 +351,12 @@ class MoE:
         )  # fmt: skip
 
 
+@checked
 def gated(gate: Tensor, up: Tensor, activation: str, limit: float | None = None) -> Tensor:
     """Return activation(gate) * up; with a limit, of min(gate, limit) and of up held to -limit … limit (a clamped SwiGLU)."""
+    if activation not in ACTIVATIONS:
+        known = ", ".join(sorted(ACTIVATIONS))
+        raise ArgumentError(f"gated: the activation {shown(activation)} is unknown; known are {known}.")
     if limit is not None:
         gate, up = ops.minimum(gate, limit), ops.clip(up, -limit, limit)
     return ACTIVATIONS[activation](gate) * up
