@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import families
 import tiny
 import tritium as tt
 from tritium import io as tio
@@ -182,6 +183,30 @@ def test_q2_0_in_blocks_of_128_is_read_under_its_early_id(tmp_path: Path) -> Non
     assert entry.stored == "PQ2_0"
     assert np.array_equal(entry.float32(), w.dense())
     assert not any("file_type" in w for w in tio.inspect(file).warnings)
+
+
+REFUSED = {
+    "minicpm": "longrope",
+    "gemma3": "query_pre_attn_scalar",
+    "maple": "as one tensor",
+    "qwen3_5": "orders the heads",
+}
+
+
+@pytest.mark.parametrize("name", families.CONFIGS)
+def test_a_family_becomes_gguf_and_comes_back_with_the_same_logits_or_is_refused(tmp_path: Path, name: str) -> None:
+    config = families.CONFIGS[name] | {"intermediate_size": 128}
+    source = families.write_folder(tmp_path / "source", families.random(config, 1))
+    if name in REFUSED:
+        with pytest.raises(FormatError, match=REFUSED[name]):
+            tio.convert(source, tmp_path / "m.gguf", to="q2_0")
+        return
+    tio.convert(source, tmp_path / "m.gguf", to="q2_0")
+    tio.convert(tmp_path / "m.gguf", tmp_path / "back", to="hf")
+    wanted = tt.load(source).session().extend(0, [1, 2, 3])
+    for path in (tmp_path / "m.gguf", tmp_path / "back"):
+        assert tio.verify(source, path, rtol=2**-20 if name.startswith("gemma") else 0).same
+        assert np.array_equal(tt.load(path).session().extend(0, [1, 2, 3]), wanted)
 
 
 @pytest.mark.parametrize("own_head", [False, True], ids=["tied", "own head"])
