@@ -177,7 +177,9 @@ def test_a_size_may_be_an_operand(dtype: str) -> None:
         n = x.shape[0]
         return x.sum(axis=0) * n, x - (n - 3) * 2, tt.full((n, 2), n, dtype=dtype), tt.maximum(x, n) + x.size
 
-    make = lambda n: (tt.randn((n, 8), seed=n).to(dtype) if dtype[0] != "i" else tt.arange(n * 8, dtype=dtype).reshape(n, 8),)
+    make = lambda n: (
+        tt.randn((n, 8), seed=n).to(dtype) if dtype[0] != "i" else tt.arange(n * 8, dtype=dtype).reshape(n, 8),
+    )
     assert len(sized(check(fn, [5, 6, 7, 8, 9, 100, 1, 301], make))) == 1
     mean = check(lambda x: x / x.shape[0] + x.shape[0] * x, [5, 6, 7, 8, 9, 100], matrix)
     assert len(sized(mean)) == 1
