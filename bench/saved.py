@@ -1,4 +1,4 @@
-"""Time to the first result of a function in a fresh process: compiled there, and loaded from a file.
+"""Time to the first result of a function in a fresh process: compiled there, loaded from a file, and from a folder of programs.
 
     python bench/saved.py               all functions, 5 processes of each kind in turn
     python bench/saved.py --runs 3 --only "20 steps"
@@ -65,7 +65,7 @@ FUNCTIONS: dict[str, Callable[[], Work]] = {
     "transformer, 1 block": lambda: transformer(1),
     "transformer, 12 blocks": lambda: transformer(12),
 }
-WAYS = ("compiled", "loaded")
+WAYS = ("compiled", "loaded", "cached")
 
 
 def time_first(name: str, way: str, path: str) -> float:
@@ -75,9 +75,14 @@ def time_first(name: str, way: str, path: str) -> float:
     tt.load_program(f"{path}.warm")(x)
     if way == "saved":
         tt.compile(fn).save(path, x)
+        tt.compile(fn, cache=f"{path}.folder")(x)
         return 0.0
+    tt.compile(lambda x: x + 1, cache=f"{path}.warm.folder")(x)
     start = perf_counter()
-    (tt.compile(fn) if way == "compiled" else tt.load_program(path))(x)
+    if way == "loaded":
+        tt.load_program(path)(x)
+    else:
+        tt.compile(fn, cache=f"{path}.folder" if way == "cached" else None)(x)
     return perf_counter() - start
 
 
@@ -96,15 +101,15 @@ def main() -> None:
     if options.child:
         print(time_first(*options.child))
         return
-    print(f"{'function':24} {'calls':>6} {'compiled':>10} {'loaded':>10}")
+    print(f"{'function':24} {'calls':>6} {'compiled':>10} {'loaded':>10} {'cached':>10}")
     with tempfile.TemporaryDirectory() as folder:
         for name in (n for n in FUNCTIONS if options.only in n):
             path = str(Path(folder) / "program")
             in_child(name, "saved", path)
             times = [[in_child(name, way, path) for way in WAYS] for _ in range(options.runs)]
-            compiled, loaded = map(min, zip(*times, strict=True))
+            compiled, loaded, cached = map(min, zip(*times, strict=True))
             fn, x = FUNCTIONS[name]()
-            print(f"{name:24} {len(tt.trace(fn, x).calls()):6} {compiled:8.3f} s {loaded:8.3f} s")
+            print(f"{name:24} {len(tt.trace(fn, x).calls()):6} {compiled:8.3f} s {loaded:8.3f} s {cached:8.3f} s")
 
 
 if __name__ == "__main__":

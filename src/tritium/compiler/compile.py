@@ -528,18 +528,17 @@ class Compiled(Caller):
         self, cache: ProgramCache, graph: Graph, device: Device, layouts: tuple[Layout, ...]
     ) -> Program:
         """Return the program of a graph: loaded if the folder has it, else compiled, and written to the folder."""
-        path = (
-            None if patterns.patterns() else cache.path(graph, device, layouts, self.disabled)
-        )  # no file holds functions
-        saved = None if path is None else cache.load(path, graph, device)
+        is_kept = not patterns.patterns()  # functions, which no file holds
+        place = cache.find(graph, device, layouts, self.disabled) if is_kept else None
+        saved = None if place is None else cache.load(place, graph, device)
         if saved is not None:
             program = Program.restore(saved)
             program.be_traced_from(graph)
             return program
         name = _name(self.fn)
         program = Program(graph, device.backend, layouts, name=name, disable=self.disabled)
-        if path is not None:
-            cache.store(path, (graph, program.graph), layouts, device, name, self.disabled)
+        if place is not None:
+            cache.store(place, (graph, program.graph), layouts, device, name, self.disabled)
         return program
 
     # -- names and the log

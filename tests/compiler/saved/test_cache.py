@@ -42,7 +42,7 @@ def same(mine: Any, theirs: Any) -> None:
     assert [(x.spec, x.numpy().tobytes()) for x in mine] == [(x.spec, x.numpy().tobytes()) for x in theirs]
 
 
-def test_a_second_function_loads_what_the_first_compiled(tmp_path: Path) -> None:
+def test_a_second_function_loads_what_the_first_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, second = compiled(tmp_path / "new" / "folder"), compiled(tmp_path / "new" / "folder")
     same(first(X), network(X))
     assert counts(first) == (0, 1)
@@ -52,6 +52,7 @@ def test_a_second_function_loads_what_the_first_compiled(tmp_path: Path) -> None
     assert second.explain(X) == first.explain(X)
     assert "# first" in str(second.graph(X))
     second.program(X).verify(X)
+    assert not caplog.records
 
 
 def test_captured_tensors_are_not_stored_and_stay_those_of_the_function(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from tritium import settings
 from tritium.backends import Device
 from tritium.compiler.saved import file
 from tritium.compiler.saved.file import SavedProgram
-from tritium.errors import ArgumentError, DeviceError, FormatError, MissingFileError, SaveError
+from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.escape import visible
 from tritium.graph.graph import Graph
 from tritium.layout import Layout
@@ -27,6 +28,13 @@ MAX_BYTES = 256 << 20  # of all programs in a folder; the least recently used on
 MAX_FILES = 4096
 
 
+class Place(NamedTuple):
+    """The file of a program, and its graph as written."""
+
+    path: Path
+    text: str
+
+
 class ProgramCache:
     """A folder of optimised programs. Several processes may use it at once."""
 
@@ -35,8 +43,8 @@ class ProgramCache:
         self.max_bytes, self.max_files = max_bytes, max_files
         self.loaded = self.written = 0
 
-    def path(self, graph: Graph, device: Device, layouts: Sequence[Layout], disabled: Iterable[str]) -> Path | None:
-        """Return the file of the program of a graph; None if an attribute of the graph is one that no text holds."""
+    def find(self, graph: Graph, device: Device, layouts: Sequence[Layout], disabled: Iterable[str]) -> Place | None:
+        """Return where the program of a graph is kept; None if an attribute of the graph is one that no text holds."""
         try:
             text = file.graph_text(graph, device)
         except ArgumentError:
@@ -44,19 +52,20 @@ class ProgramCache:
         strides = [x.strides for x in (*layouts, *(x.layout for x in graph.captured.values()))]
         facts = (*file.origin_of(device), sorted(disabled), strides, graph.returned, graph.single, text)
         key = hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()
-        return self.folder / f"{key[:40]}{SUFFIX}"
+        return Place(self.folder / f"{key[:40]}{SUFFIX}", text)
 
-    def load(self, path: Path, graph: Graph, device: Device) -> SavedProgram | None:
+    def load(self, place: Place, graph: Graph, device: Device) -> SavedProgram | None:
         """Return the program of a file; None if it is not there, or a warning was logged that it cannot be used."""
+        path = place.path
+        if not path.exists():
+            return None
         try:
             saved = file.read(path, device, False, file.in_order(graph))
-            if saved.text() != file.graph_text(graph, device):
+            if saved.text() != place.text:
                 raise FormatError("it is the program of another graph")
             if saved.optimised is None:
                 raise FormatError(saved.why_not)
-        except MissingFileError:
-            return None
-        except (FormatError, DeviceError, OSError, KeyError, TypeError) as error:
+        except (TritiumError, OSError, KeyError, TypeError) as error:
             settings.log.warning("compile: %s cannot be used, and is written again: %s", visible(str(path)), error)
             return None
         self.loaded += 1
@@ -66,7 +75,7 @@ class ProgramCache:
 
     def store(
         self,
-        path: Path,
+        place: Place,
         graphs: tuple[Graph, Graph],
         layouts: Sequence[Layout],
         device: Device,
@@ -77,9 +86,9 @@ class ProgramCache:
         try:
             files.make_folder(self.folder)
             known = file.in_order(graphs[0])
-            file.write(path, graphs, layouts, device, name, tuple(disabled), None, True, known)
+            file.write(place.path, graphs, layouts, device, name, tuple(disabled), None, True, known)
             self._trim()
-        except (ArgumentError, FormatError, SaveError, OSError) as error:
+        except (TritiumError, OSError) as error:
             settings.log.warning("compile: the program was not written to %s: %s", visible(str(self.folder)), error)
             return
         self.written += 1
