@@ -36,7 +36,12 @@ def named_first() -> list[Any]:
         if op.positional and Trait.INTERNAL not in op.traits and op.inputs:
             name = op.params[op.positional - 1]
             sample = next(
-                (s for s in op.samples if name in dict(s.attrs) and all(d is not None for d in s.inputs)), None
+                (
+                    s
+                    for s in op.samples
+                    if name in dict(s.attrs) and all(d is not None and not d.spec.dtype.is_packed for d in s.inputs)
+                ),
+                None,
             )
             if sample is not None:
                 rows.append(pytest.param(op, sample, id=op.name))

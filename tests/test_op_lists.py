@@ -22,6 +22,7 @@ KERNELS = {
     "backends/reference/kernels.py": "_UFUNCS _STORED _REDUCTIONS _MOVES KERNELS",
     "backends/reference/quantized.py": "KERNELS",
     "backends/values/elements.py": "_moves _reductions",
+    "backends/values/quantized.py": "_weight_makers",
     "backends/torch/complexes.py": "_FUNCTIONS _SAME_FOR_ALL kernels.makers",
     "backends/torch/maps.py": "maps",
     "backends/torch/rows.py": "_reductions _moves",

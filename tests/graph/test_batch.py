@@ -56,8 +56,8 @@ def case(op: Op, sample: Sample) -> tuple[tt.Graph, list[list[tt.Tensor]], list[
 
 
 CASES = cases(Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.FUSED)
-WEIGHTS = {"dequantize", "take_rows", "quantize_ternary", "quantize_int8", "quantize_int4"}
-SEQUENCES = {"attention", "update_cache"}
+WEIGHTS = {"dequantize", "expert_matmul", "take_rows", "quantize_ternary", "quantize_int8", "quantize_int4"}
+SEQUENCES = {"attention", "causal_conv1d", "gated_delta_rule", "update_cache"}
 
 
 @pytest.mark.parametrize(("op", "sample"), CASES, ids=case_id)

@@ -19,7 +19,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What every decoder has, read from a configuration and checked; `own` are further fields that its family reads."""
+    """Parameters that every decoder has, read from a configuration and checked; `own` are further fields that its family reads."""
 
     family: str
     vocab_size: int
