@@ -296,7 +296,7 @@ class Router:
 
 @checked_class
 class MoE:
-    """A mixture of experts in place of an MLP: sum over the chosen experts e of weight * down[e](activation(gate[e](x)) * up[e](x)).
+    """A mixture of experts in place of an MLP: sum over the chosen experts e of `weight * down[e](activation(gate[e](x)) * up[e](x))`.
 
     gate_up: [E, 2 * intermediate_size, hidden_size], rows of gate, then up; down: [E, hidden_size, intermediate_size]. Only chosen
     experts are computed; they are added in order of their number, so that a token's bits do not depend on its batch. limit: the gate
