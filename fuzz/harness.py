@@ -14,6 +14,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ import numpy as np
 
 from tritium import io
 from tritium.errors import FormatError
+from tritium.families.config import Config
 from tritium.io import codecs, gguf, safetensors
 from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model import names, opening as model, tokenizer
@@ -190,7 +192,9 @@ def read_gguf_model(data: bytes) -> None:
     visit(m)
     tokenizer.from_gguf(m.metadata)
     if m.arch:
-        names.config_from_gguf(m.metadata, m.arch, tied=False)
+        config = names.config_from_gguf(m.metadata, m.arch, tied=False)
+        with suppress(FormatError):  # a file may be read that cannot be run
+            Config.from_hf(config | {"vocab_size": 8})
 
 
 def read_hf_model(data: bytes) -> None:
@@ -249,6 +253,8 @@ def read_config(data: bytes) -> None:
     m = model.open(where)
     visit(m)
     if m.arch:
+        with suppress(FormatError):
+            Config.from_hf(m.config)
         names.config_to_gguf(m.config, m.arch)
 
 

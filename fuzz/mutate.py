@@ -115,7 +115,8 @@ def gvalue(kind: int, value: Any) -> bytes:
 
 
 PAIRS: tuple[tuple[str | bytes, bytes], ...] = (
-    *(("general.architecture", gvalue(8, a)) for a in ("llama", "llama", "bitnet", "bitnet-b1.58", "bitnet-25", "gpt2", "")),
+    *(("general.architecture", gvalue(8, a)) for a in (
+        "llama", "llama", "bitnet", "bitnet-b1.58", "bitnet-25", "qwen3", "minicpm", "gemma3", "maple", "qwen35", "gpt2", "")),
     ("general.architecture", gvalue(0, [1, 2, 3])), ("general.architecture", gvalue(4, 1)),
     *(("general.alignment", gvalue(4, a)) for a in (8, 32, 64, 0, 1, 3, 48, 1 << 16, 1 << 31)),
     ("general.alignment", gvalue(10, 32)), ("general.alignment", gvalue(5, -32)), ("general.alignment", gvalue(8, "32")),

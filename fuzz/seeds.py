@@ -59,6 +59,56 @@ TOKENS = [
 SCALE = struct.pack("<f", 0.5) + bytes(28)
 
 
+COMMON = {
+    "block_count": gvalue(4, 2), "embedding_length": gvalue(4, 64), "feed_forward_length": gvalue(4, 96), "vocab_size": gvalue(4, 8),
+    "attention.head_count": gvalue(4, 2), "attention.head_count_kv": gvalue(4, 1), "attention.key_length": gvalue(4, 32),
+    "attention.layer_norm_rms_epsilon": gvalue(6, 1e-6), "context_length": gvalue(4, 64),
+}  # fmt: skip
+OWN: dict[str, dict[str, bytes]] = {  # keys of an architecture beside those that all have
+    "qwen3": {"rope.scaling.type": gvalue(8, "yarn"), "rope.scaling.factor": gvalue(6, 4.0)},
+    "minicpm": {"embedding_scale": gvalue(6, 12.0), "residual_scale": gvalue(6, 0.5), "logit_scale": gvalue(6, 4.0)},
+    "gemma3": {"attention.sliding_window": gvalue(4, 8), "attention.sliding_window_pattern": gvalue(4, 2)},
+    "maple": {
+        "expert_count": gvalue(4, 4), "expert_used_count": gvalue(4, 2), "expert_feed_forward_length": gvalue(4, 32),
+        "attention.sliding_window": gvalue(4, 8), "attention.sliding_window_pattern": gvalue(7, [1, 0]),
+        "swiglu_clamp_exp": gvalue(6, [7.0, 7.0]), "rope.dimension_count": gvalue(4, 16),
+    },
+    "qwen35": {
+        "ssm.conv_kernel": gvalue(4, 4), "ssm.state_size": gvalue(4, 16), "ssm.group_count": gvalue(4, 1),
+        "ssm.time_step_rank": gvalue(4, 2), "ssm.inner_size": gvalue(4, 32), "rope.dimension_count": gvalue(4, 8),
+        "nextn_predict_layers": gvalue(4, 1),
+    },
+}  # fmt: skip
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 8, "head_dim": 32,
+}  # fmt: skip
+FAMILIES: list[dict[str, Any]] = [
+    {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+    {"model_type": "minicpm", "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256,
+     "rope_scaling": {"rope_type": "longrope", "long_factor": [2.0] * 16, "short_factor": [1.0] * 16}},
+    {"model_type": "gemma3_text", "sliding_window": 8, "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {}}},
+    {"model_type": "maple", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "partial_rotary_factor": 0.5,
+     "layer_types": ["sliding_attention", "full_attention"]},
+    {"model_type": "qwen3_5", "text_config": {"linear_num_key_heads": 1, "linear_num_value_heads": 2}, "vision_config": {}},
+]  # fmt: skip
+ROTATION = [
+    ("prism.hadamard.version", gvalue(4, 1)), ("prism.hadamard.block_size", gvalue(4, 8)),
+    ("prism.hadamard.transform", gvalue(8, "normalized-sylvester-walsh-hadamard")),
+    ("prism.hadamard.axis", gvalue(8, "input-last-dimension")), ("prism.hadamard.sign_mode", gvalue(8, "explicit")),
+    ("prism.hadamard.weight_names", gvalue(8, ["blk.0.ffn_up.weight"])), ("prism.hadamard.sign_widths", gvalue(5, [8])),
+    ("prism.hadamard.sign_values", gvalue(5, [1, -1] * 4)),
+]  # fmt: skip
+
+
+def family_file(arch: str, more: list[tuple[Any, bytes]] | None = None) -> bytes:
+    """A GGUF file of a family: its keys, and a tensor with a name of its own."""
+    keys = [(f"{arch}.{key}", value) for key, value in (COMMON | OWN[arch]).items()]
+    name = "blk.0.ssm_a" if arch == "qwen35" else "blk.0.attn_q_norm.weight"
+    return gguf_file(
+        [("general.architecture", gvalue(8, arch)), *keys, *(more or [])], [(name, (2,), 0, 0)], b"\0\0\x80\xbf" * 8
+    )
+
+
 def gguf_seeds() -> Seeds:
     f32 = [("x", (4, 2), 0, 0)]
     kv = lambda value, key="k": gguf_file([(key, value)], [])
@@ -71,6 +121,8 @@ def gguf_seeds() -> Seeds:
         "valid-tq1_0": gguf_file([], [("t", (256, 1), 34, 0)], b"\x80" * 48 + b"\x7f" * 4 + b"\0\x38" + bytes(10)),
         "valid-q2_0": gguf_file([], [("t", (64, 2), 42, 0)], (b"\0\x38" + b"\x55" * 16) * 2 + bytes(28)),
         "valid-q8_0": gguf_file([], [("token_embd.weight", (32, 1), 8, 0)], b"\0\x38" + bytes(62)),
+        **{f"valid-{arch}": family_file(arch) for arch in OWN},
+        "valid-rotated": family_file("qwen3", ROTATION),
         "valid-two-tensors": gguf_file([], [("a", (4,), 0, 0), ("b", (4,), 1, 32)], bytes(64)),
         "count-overflow-keys": gguf_file([], [], counts=(0, HUGE)),
         "count-overflow-tensors": gguf_file([], [], counts=(HUGE, 0)),
@@ -260,7 +312,7 @@ def json_seeds() -> dict[str, Seeds]:
     }  # fmt: skip
     config = {
         "valid-bitnet": dump(base | quant(linear_class="autobitlinear")), "valid-divide": dump(quant()),
-        "valid-llama": dump({"model_type": "llama"}),
+        "valid-llama": dump({"model_type": "llama"}), **{f"family-{c['model_type']}": dump(SIZES | c) for c in FAMILIES},
         "valid-mlx": dump({"quantization": {"group_size": 32, "bits": 2, "layer": {"group_size": 32, "bits": 2}}}),
         "kept-modules": dump(quant(modules_to_not_convert=["lm_head"])), "kept-modules-number": dump(quant(modules_to_not_convert=5)),
         "quant-list": dump({"quantization_config": [1]}), "quant-text": dump({"quantization_config": "x"}),

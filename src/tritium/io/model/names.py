@@ -28,6 +28,7 @@ __all__ = ["ARCHS", "Arch"]
 _HF_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.(.+)")
 _GGUF_LAYER = re.compile(r"blk\.(\d{1,5})\.(.+)")
 _EXPERT = re.compile(r"mlp\.experts\.\d{1,5}\.")
+_OUTER = tuple(outer for outer, _ in WRAPPERS)
 KINDS = ("weight", "bias")
 
 
@@ -69,7 +70,9 @@ def _swap(
 
 def unwrapped(name: str) -> str:
     """Return Hugging Face's name of a decoder's tensor without the name of a model around the decoder."""
-    return next((inner + name.removeprefix(outer) for outer, inner in WRAPPERS if name.startswith(outer)), name)
+    if not name.startswith(_OUTER):
+        return name
+    return next(inner + name.removeprefix(outer) for outer, inner in WRAPPERS if name.startswith(outer))
 
 
 def to_gguf(name: str, arch: Arch | None = None) -> str | None:
@@ -219,6 +222,8 @@ def _head_to_gguf(config: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     part = config.get("partial_rotary_factor") or 1.0
     if not isinstance(head_dim, int) or not isinstance(part, int | float) or not 0 < part <= 1:
         return {}
+    if not 0 < head_dim < 1 << 32:
+        return {"rope.dimension_count": ("u32", head_dim)}  # which is refused by its name
     whole = (
         {}
         if head_dim == implied
