@@ -1288,3 +1288,14 @@ def test_a_compiled_program_takes_its_memory_from_the_pool() -> None:
     step(x, w)
     assert since(start, "hits") == since(start, "allocations") > 0
     assert since(start, "misses") == 0
+
+
+def test_statistics_are_tables_in_a_notebook() -> None:
+    before = tt.memory.stats()
+    kept = tt.ones((64, 64))
+    html = tt.memory.stats()._repr_html_()
+    assert "<table>" in html
+    assert "current_bytes" in html
+    assert "classes" not in html
+    assert "allocations" in (tt.memory.stats() - before)._repr_html_()
+    del kept

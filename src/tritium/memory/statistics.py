@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tritium import backends, launch
+from tritium import backends, escape, launch
 from tritium.arguments import checked
 from tritium.buffer import native
 from tritium.memory.registry import share
@@ -113,6 +113,10 @@ class Stats:
             return NotImplemented
         return StatsChange(**{f.name: _change(self, before, f.name) for f in fields(StatsChange)})
 
+    def _repr_html_(self) -> str:
+        """Return the statistics for a notebook."""
+        return _html(self, "Memory pool")
+
 
 @dataclass(frozen=True)
 class StatsChange:
@@ -137,6 +141,17 @@ class StatsChange:
     def hit_rate(self) -> float | None:
         """Return the share of the allocations in between served from idle blocks; None if there was none."""
         return share(self.hits, self.hits + self.misses)
+
+    def _repr_html_(self) -> str:
+        """Return the change for a notebook."""
+        return _html(self, "Change of the memory pool")
+
+
+def _html(stats: Stats | StatsChange, title: str) -> str:
+    """Return statistics as a table, without those that are tables themselves."""
+    values = [(f.name, getattr(stats, f.name)) for f in fields(stats)]
+    rows = [[name, "" if v is None else f"{v:,}"] for name, v in values if not isinstance(v, tuple)]
+    return escape.html_table(["figure", "value"], rows, title=title, right=("value",))
 
 
 def _change(after: Stats, before: Stats, name: str) -> Any:

@@ -13,7 +13,9 @@ from itertools import chain
 from statistics import median, quantiles
 from typing import Any, Literal
 
+from tritium import escape
 from tritium.arguments import checked_class
+from tritium.machine.facts import seconds_text
 from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment
 
@@ -161,6 +163,21 @@ class Results:
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self.runs)
+
+    def _repr_html_(self) -> str:
+        """Return the median time of each case and contender for a notebook."""
+        rows = [[case, *(_time_text(self.of(case, arm)) for arm in self.arms)] for case in self.cases]
+        notes = (*self.notes, *(() if self.complete else ("It was interrupted.",)))
+        return escape.html_table(
+            ["case", *self.arms], rows, title=f"{self.kind} {self.suite}", right=self.arms, below=notes
+        )
+
+
+def _time_text(run: Run | None) -> str:
+    """Return the median time of a run, or why there is none."""
+    if run is None:
+        return ""
+    return run.status if run.seconds is None else seconds_text(run.seconds)
 
 
 def rounds_of(series: Series) -> tuple[tuple[float, ...], ...]:
