@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from tritium import quant
@@ -317,6 +317,46 @@ def test_activations_are_rounded_as_pinned(m: int, k: int, seed: int, size: floa
     np.testing.assert_array_equal(got.q.numpy(), q)
     np.testing.assert_array_equal(got.scale.numpy(), scale)
     np.testing.assert_array_equal(got.sum.numpy(), q.sum(axis=-1, dtype=np.int32))
+
+
+@given(st.integers(1, 3), st.integers(0, 200), st.integers(1, 90), st.integers(0, 2**32))
+@settings(max_examples=25)
+def test_groups_of_activations_are_rounded_like_tokens(m: int, k: int, group: int, seed: int) -> None:
+    x = np.random.default_rng(seed).standard_normal((m, k)).astype(np.float32)
+    got = quant.activations(tt.tensor(x), group=group)
+    assert got.q.shape == (m, k)
+    assert got.scale.shape == got.sum.shape == (m, -(-k // min(group, max(k, 1))))
+    for i, at in enumerate(range(0, k, group)):
+        part = quant.activations(tt.tensor(np.ascontiguousarray(x[:, at : at + group])))
+        np.testing.assert_array_equal(got.q.numpy()[:, at : at + group], part.q.numpy())
+        np.testing.assert_array_equal(got.scale.numpy()[:, i], part.scale.numpy())
+        np.testing.assert_array_equal(got.sum.numpy()[:, i], part.sum.numpy())
+
+
+def test_scales_may_be_half_floats() -> None:
+    w = weights(6, 100)
+    full, half = quant.ternary(w, group=16), quant.ternary(w, group=16, scale_dtype="f16")
+    assert half.scale is not None
+    assert full.scale is not None
+    assert half.nbytes == full.nbytes - 2 * half.scale.size
+    np.testing.assert_array_equal(half.scale.numpy(), full.scale.numpy().astype(np.float16))
+    np.testing.assert_array_equal(values(half.data), values(full.data))
+    wide = quant.from_integers(values(half.data), half.scale.numpy().astype(np.float32), group=16)
+    same = quant.from_integers(values(half.data), half.scale.numpy(), group=16)
+    assert same.scale is not None
+    assert same.scale.dtype is tt.f16
+    x = tt.randn((3, 100), seed=0)
+    for kind in ("token", "group"):
+        got = same.matmul(x, activations=kind)
+        np.testing.assert_array_equal(got.numpy(), wide.matmul(x, activations=kind).numpy())
+        np.testing.assert_array_equal(got.numpy(), half.tiled().matmul(x, activations=kind).numpy())
+    np.testing.assert_array_equal(same.dequantize().numpy(), wide.dequantize().numpy())
+    with pytest.raises(ArgumentError, match="scale_dtype must be f32 or f16"):
+        quant.ternary(w, scale_dtype="bf16")
+    with pytest.raises(QuantError, match="infinite in f16"):
+        quant.ternary(w * np.float32(1e7), scale_dtype="f16")
+    with pytest.raises(ArgumentError, match="needs symmetric integers"):
+        quant.int8(w, symmetric=False).matmul(x, activations="float")
 
 
 def test_a_token_with_nan_gives_nan_and_leaves_the_others_alone() -> None:

@@ -92,6 +92,7 @@ TRITIUM_INLINE void pair_sums(const std::uint8_t* w, std::int64_t step, std::int
 template <class P>
 struct Direct {
   using L = Ymm;
+  static constexpr std::int64_t kShortest = 0;
   static constexpr Coding coding = P::coding;
   static constexpr Layout layout = {};
   static constexpr int blocks = 1, tokens = P::parts < 4 ? 4 : 2;

@@ -7,7 +7,12 @@
 //   static void groups(const GroupRun& run);        adds the terms of some groups to run.to
 // and for `blocked_groups`
 //   static void unpack(const uint8_t* w, int64_t w_row, int blocks, int64_t lines, uint8_t* to);
-//   static void unpacked_groups(const GroupRun& run);   likewise, run.w being unpacked
+//   static void unpacked_groups(const GroupRun& run);   likewise, run.w being unpacked; sums may begin at run.starts
+//   static constexpr int64_t kShortest;             columns of a group up to which no sum leaves -2^22 … 2^22
+//
+// Those sums times f16 scales are one instruction. A sum that began at 1.5 * 2^23 as bits is, read as f32, M + sum with
+// M = 1.5 * 2^23, exactly. M * scale is exact too: 2 and 11 bits. So the fused (M + sum) * scale - M * scale rounds once,
+// to what float(sum) * scale is.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +40,17 @@ struct GroupRun {
   const std::int32_t* sums;  // of the first token's q in the first group; tokens are `stride` apart
   const float* by;           // its scales, likewise; nullptr: a token has one scale, which is not applied here
   std::int64_t stride;
-  const float* scales;  // [group][rows of a strip]
-  float* to;            // [token][rows of a strip]
+  const std::int32_t* starts;  // likewise, of unpacked weights: where sums of codes begin to end as sums of weights
+  bool fused;                  // scales are [group][2][rows of a strip], the second being -M * the first
+  const float* scales;         // [group][rows of a strip]
+  float* to;                   // [token][rows of a strip]
 
   std::int64_t lines_of(std::int64_t j) const { return j + 1 == count ? last_lines : lines; }
 };
 
 // What all rows of one token and group share.
 struct Term {
-  std::int32_t excess;  // that the sums of codes are above those of weights
+  std::int32_t excess;  // that the sums are above those of weights
   float by;
 };
 
@@ -62,6 +69,15 @@ TRITIUM_INLINE typename L::Float scaled_term(const GroupRun& r, const Term& term
   return r.by ? part * term.by : part;
 }
 
+// The same of a sum that began at kMagicBits; see above.
+template <class L, std::int64_t Rows>
+TRITIUM_INLINE typename L::Float fused_term(const GroupRun& r, const Term& term, std::int64_t j, std::int64_t row,
+                                            typename L::Sum sum) {
+  const float* const scale = r.scales + j * 2 * Rows + row;
+  const typename L::Float part = L::fused(reinterpret_cast<typename L::Float>(sum), scale, scale + Rows);
+  return r.by ? part * term.by : part;
+}
+
 template <class L, std::int64_t Rows>
 TRITIUM_INLINE typename L::Float& target(const GroupRun& r, int t, std::int64_t row) {
   return *reinterpret_cast<typename L::Float*>(r.to + t * Rows + row);
@@ -73,17 +89,23 @@ TRITIUM_INLINE void add_term(const GroupRun& r, const Term& term, int t, std::in
   target<L, Rows>(r, t, row) = target<L, Rows>(r, t, row) + scaled_term<L, Rows>(r, term, j, row, sum);
 }
 
-// The scales of groups [first, first + count) for the rows of a strip, as f32 side by side.
+// The scales of groups [first, first + count) for the rows of a strip, as f32 side by side. What a block later needs is
+// fetched: the scales of neighbouring groups lie far from each other.
 template <class K>
 void load_strip_scales(const Product& p, const Strip<K>& strip, std::int64_t first, std::int64_t count, float* to) {
   using L = typename K::L;
   constexpr std::int64_t R = kStripRows<K>;
-  if (p.scale_type != DType::f16 || p.scale_row != 2 || strip.rows < R) {
-    return load_group_scales(p, strip.row, strip.rows, first, count, to, R);
-  }
-  const char* from = p.scale + strip.row * 2 + first * p.scale_group;
+  const std::int64_t size = item_size(p.scale_type);
+  if (p.scale_row != size || strip.rows < R) return load_group_scales(p, strip.row, strip.rows, first, count, to, R);
+  const char* from = p.scale + strip.row * size + first * p.scale_group;
+  const bool last = first + 2 * count > p.groups;  // then the next strip begins
+  const std::int64_t next = last ? R * size - first * p.scale_group : count * p.scale_group;
   for (std::int64_t j = 0; j < count; ++j, from += p.scale_group, to += R) {
-    for (std::int64_t line = 0; line < R * 2; line += 64) __builtin_prefetch(from + R * 2 + line);  // of the next strip
+    for (std::int64_t line = 0; line < R * size; line += 64) __builtin_prefetch(from + next + line);
+    if (p.scale_type == DType::f32) {
+      __builtin_memcpy(to, from, R * 4);
+      continue;
+    }
     TRITIUM_UNROLL
     for (std::int64_t r = 0; r < R; r += L::kFloats) {
       *reinterpret_cast<typename L::Float*>(to + r) = L::widen(from + r * 2);
@@ -91,15 +113,39 @@ void load_strip_scales(const Product& p, const Strip<K>& strip, std::int64_t fir
   }
 }
 
+constexpr float kMagic = 12582912.0f;            // M
+constexpr std::int32_t kMagicBits = 0x4b400000;  // its bits
+
+// The same for GroupRun::fused.
+template <class K>
+void load_fused_scales(const Product& p, const Strip<K>& strip, std::int64_t first, std::int64_t count, float* to) {
+  constexpr std::int64_t R = kStripRows<K>;
+  alignas(64) float scales[R];
+  for (std::int64_t j = 0; j < count; ++j, to += 2 * R) {
+    load_strip_scales<K>(p, strip, first + j, 1, scales);
+    for (std::int64_t r = 0; r < R; ++r) {
+      to[r] = scales[r];
+      to[R + r] = scales[r] * -kMagic;
+    }
+  }
+}
+
+// Where the sums of each token and group begin: `zero`, less what those of codes are above those of weights.
+inline void fill_starts(const Product& p, const Coding& coding, std::int32_t zero, std::int32_t* to) {
+  for (std::int64_t i = 0; i < p.m * p.groups; ++i) to[i] = zero - coding.offset * p.a.sums[i];
+}
+
 // The groups of a product as lines of weights, in blocks.
 struct GroupLines {
   std::int64_t group, groups, each, all;  // lines of a group; groups; groups of a block; lines of a row
+  const std::int32_t* starts;             // [token][group], or none
 
-  explicit GroupLines(const Product& p)
+  explicit GroupLines(const Product& p, const std::int32_t* all_starts = nullptr)
       : group(whole(p.group, kGroupStep) / kLineColumns),
         groups(p.groups),
         each(p.block_groups()),
-        all(whole(p.k, kGroupStep) / kLineColumns) {}
+        all(whole(p.k, kGroupStep) / kLineColumns),
+        starts(all_starts) {}
   std::int64_t first(std::int64_t block) const { return block * each; }
   std::int64_t count(std::int64_t block) const { return least(each, groups - first(block)); }
 
@@ -114,7 +160,7 @@ struct GroupLines {
     const std::int8_t* const q = panel + line % kUnitLines * kLineColumns;
     const float* const by = p.by_group ? p.a.scales + t * groups + first : nullptr;
     return {strip.w + line * kLineBytes, p.w_row, strip.blocks, count, group, last, q, p.a.panel_bytes, 0,
-            p.a.sums + t * groups + first, by, groups, scales, to};
+            p.a.sums + t * groups + first, by, groups, starts ? starts + t * groups + first : nullptr, false, scales, to};
   }
 };
 
@@ -199,9 +245,10 @@ class GroupStream {
   }
 
   void whole_strip(const Strip<K>& strip, float* scales) const {
-    alignas(64) float part[kTogether * kStripRows<K>], total[kTogether * kStripRows<K>];
-    for (std::int64_t t = 0; t < p_.m; t += kTogether) {
-      const std::int64_t tokens = least(kTogether, p_.m - t);
+    constexpr std::int64_t kTokens = K::tokens == 1 ? 1 : kTogether;
+    alignas(64) float part[kTokens * kStripRows<K>], total[kTokens * kStripRows<K>];
+    for (std::int64_t t = 0; t < p_.m; t += kTokens) {
+      const std::int64_t tokens = least(kTokens, p_.m - t);
       for (std::int64_t b = 0; b < blocks_; ++b) {
         block_sums<K>(p_, lines_, strip, b, t, tokens, scales, b == 0 ? total : part);
         if (b > 0) add_block(total, part, tokens * kStripRows<K>, false);
@@ -249,12 +296,20 @@ struct BlockedGroups {
   GroupLines lines;
   std::int64_t at_once;  // groups
   std::int64_t tokens;   // most of a strip
+  bool fused;
 
-  BlockedGroups(const Product& product, std::int64_t most_tokens)
-      : p(product), lines(product), at_once(most(1, K::chunk * (kUnit / kLineColumns) / lines.group)), tokens(most_tokens) {}
+  BlockedGroups(const Product& product, std::int64_t most_tokens, const std::int32_t* starts)
+      : p(product),
+        lines(product, starts),
+        at_once(most(1, K::chunk * (kUnit / kLineColumns) / lines.group)),
+        tokens(most_tokens),
+        fused(fuses(product)) {}
+
+  static bool fuses(const Product& p) { return p.scale_type == DType::f16 && p.group <= K::kShortest; }
+  std::int64_t scale_rows() const { return fused ? 2 * R : R; }
 
   std::int64_t code_bytes() const { return at_once * lines.group * (K::unpacked * kLineColumns / kUnit); }
-  std::int64_t scale_bytes() const { return lines.each * R * 4; }
+  std::int64_t scale_bytes() const { return lines.each * scale_rows() * 4; }
   std::int64_t sum_bytes() const { return tokens * R * 4; }
   std::int64_t bytes() const { return code_bytes() + scale_bytes() + 2 * sum_bytes(); }
 
@@ -266,11 +321,12 @@ struct BlockedGroups {
     for (std::int64_t b = 0; b < p.blocks(); ++b) {
       float* const to = b == 0 ? total : part;
       const std::int64_t end = lines.first(b) + lines.count(b);
-      load_strip_scales<K>(p, strip, lines.first(b), lines.count(b), scales);
+      fused ? load_fused_scales<K>(p, strip, lines.first(b), lines.count(b), scales)
+            : load_strip_scales<K>(p, strip, lines.first(b), lines.count(b), scales);
       for (std::int64_t i = 0; i < count * R; ++i) to[i] = 0;
       for (std::int64_t g = lines.first(b); g < end; g += at_once) {
         const std::int64_t groups = least(at_once, end - g);
-        some(strip, g, groups, t0, count, codes, scales + (g - lines.first(b)) * R, to);
+        some(strip, g, groups, t0, count, codes, scales + (g - lines.first(b)) * scale_rows(), to);
       }
       if (b > 0) add_block(total, part, count * R, false);
     }
@@ -284,6 +340,7 @@ struct BlockedGroups {
       run.tokens = static_cast<int>(least(K::tokens, count - t));
       if (t == 0) K::unpack(run.w, p.w_row, strip.blocks, (groups - 1) * run.lines + run.last_lines, codes);
       run.w = codes;
+      run.fused = fused;
       K::unpacked_groups(run);
     }
   }
@@ -292,7 +349,9 @@ struct BlockedGroups {
 template <class K>
 void blocked_groups(const Product& p) {
   const Cut cut(p, ceil_div(p.n, kStripRows<K>), K::tokens);
-  const BlockedGroups<K> work(p, cut.tokens);
+  const Workspace starts(p.m * p.groups * 4, Need::must);
+  fill_starts(p, K::coding, BlockedGroups<K>::fuses(p) ? kMagicBits : 0, starts.as<std::int32_t>());
+  const BlockedGroups<K> work(p, cut.tokens, starts.as<std::int32_t>());
   parallel_for(cut.strips * cut.parts, 1, [&](std::int64_t begin, std::int64_t end) {
     const Workspace space(work.bytes(), Need::must);
     K::enter(p.m);

@@ -42,6 +42,10 @@ struct Ymm {
   TRITIUM_INLINE static Float widen(const void* p) {
     return reinterpret_cast<Float>(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))));
   }
+  // v * a + b, rounded once.
+  TRITIUM_INLINE static Float fused(Float v, const float* a, const float* b) {
+    return reinterpret_cast<Float>(_mm256_fmadd_ps(reinterpret_cast<__m256>(v), _mm256_load_ps(a), _mm256_load_ps(b)));
+  }
   TRITIUM_INLINE static V masked(V v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
   TRITIUM_INLINE static V add8(V a, V b) { return _mm256_add_epi8(a, b); }
   template <int N>
@@ -75,6 +79,9 @@ struct Zmm {
   TRITIUM_INLINE static V same(const std::int8_t* q) { return _mm512_set1_epi32(four(q)); }
   TRITIUM_INLINE static Float widen(const void* p) {
     return reinterpret_cast<Float>(_mm512_maskz_cvtph_ps(0xffffu, _mm256_loadu_si256(static_cast<const __m256i*>(p))));
+  }
+  TRITIUM_INLINE static Float fused(Float v, const float* a, const float* b) {
+    return reinterpret_cast<Float>(_mm512_fmadd_ps(reinterpret_cast<__m512>(v), _mm512_load_ps(a), _mm512_load_ps(b)));
   }
   TRITIUM_INLINE static V masked(V v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
   TRITIUM_INLINE static V add8(V a, V b) { return _mm512_add_epi8(a, b); }

@@ -258,12 +258,12 @@ struct Direct {
 // The sums of N vectors of codes and T tokens over some lines; a line of codes is N * 64 bytes.
 template <class L, int N, int T>
 TRITIUM_INLINE void code_sums(const std::uint8_t* codes, std::int64_t lines, const std::int8_t* q, std::int64_t q_row,
-                              typename L::Sum (&sum)[T][N]) {
+                              const std::int32_t (&start)[T], typename L::Sum (&sum)[T][N]) {
   using V = typename L::V;
   TRITIUM_UNROLL
   for (int t = 0; t < T; ++t) {
     TRITIUM_UNROLL
-    for (int i = 0; i < N; ++i) sum[t][i] = typename L::Sum{};
+    for (int i = 0; i < N; ++i) sum[t][i] = typename L::Sum{} + start[t];
   }
   for (; lines > 0; --lines, codes += N * kLine, q += 4) {
     V w[N];
@@ -308,7 +308,8 @@ struct Unpacked : Direct<Lanes, F> {
                   std::int32_t* to) {
     for (int half = 0; half < L::kHalves; ++half) {
       typename L::Sum sum[T][vectors];
-      code_sums<L, vectors, T>(codes + half * (kLine / L::kHalves), units * kLines, q, q_row, sum);
+      constexpr std::int32_t start[T] = {};
+      code_sums<L, vectors, T>(codes + half * (kLine / L::kHalves), units * kLines, q, q_row, start, sum);
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) {
         TRITIUM_UNROLL
@@ -323,25 +324,36 @@ struct Unpacked : Direct<Lanes, F> {
     with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, units, q, q_row, to); });
   }
 
-  template <int T>
+  // |weight| is at most that of codes 0 … 2 * offset, |q| 128.
+  static constexpr std::int64_t kShortest = (std::int64_t{1} << 22) / (128 * F::coding.offset);
+
+  template <int T, bool Fused>
   [[gnu::noinline]] static void run_groups(const GroupRun& r) {
+    constexpr std::int64_t R = 16 * vectors;
     for (int half = 0; half < L::kHalves; ++half) {
       const std::uint8_t* codes = r.w + half * (kLine / L::kHalves);
       for (std::int64_t j = 0; j < r.count; ++j, codes += r.lines * vectors * kLine) {
         typename L::Sum sum[T][vectors];
-        code_sums<L, vectors, T>(codes, r.lines_of(j), r.q + j * r.lines * 4, r.panel_bytes, sum);
+        std::int32_t start[T];
+        TRITIUM_UNROLL
+        for (int t = 0; t < T; ++t) start[t] = r.starts[t * r.stride + j];
+        code_sums<L, vectors, T>(codes, r.lines_of(j), r.q + j * r.lines * 4, r.panel_bytes, start, sum);
         TRITIUM_UNROLL
         for (int t = 0; t < T; ++t) {
-          const Term term = term_of(r, F::coding, t, j);
+          const Term term = Term{0, r.by ? r.by[t * r.stride + j] : 0.0f};
           TRITIUM_UNROLL
-          for (int i = 0; i < vectors; ++i) add_term<L, 16 * vectors>(r, term, t, j, i * 16 + half * 8, sum[t][i]);
+          for (int i = 0; i < vectors; ++i) {
+            const std::int64_t row = i * 16 + half * 8;
+            target<L, R>(r, t, row) += Fused ? fused_term<L, R>(r, term, j, row, sum[t][i])
+                                             : scaled_term<L, R>(r, term, j, row, sum[t][i]);
+          }
         }
       }
     }
   }
 
   static void unpacked_groups(const GroupRun& r) {
-    with_count<tokens>(r.tokens, [&]<int T>() { run_groups<T>(r); });
+    with_count<tokens>(r.tokens, [&]<int T>() { r.fused ? run_groups<T, true>(r) : run_groups<T, false>(r); });
   }
 };
 

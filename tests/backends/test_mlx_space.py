@@ -59,20 +59,21 @@ def test_ternary_sums_are_exact_for_many_columns(k: int, q: int, t: int) -> None
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([tt.i8, *tt.dtype.PACKED]), st.integers(1, 5), st.integers(1, 80), st.integers(1, 200),
-       st.sampled_from([0, 1, 7, 64, 2**40]), st.booleans(), st.integers(0, 2**32))  # fmt: skip
+       st.sampled_from([0, 1, 7, 64, 2**40]), st.booleans(), st.booleans(), st.integers(0, 2**32))  # fmt: skip
 def test_quantized_products_have_the_bits_of_the_reference(
-    t: Any, m: int, n: int, k: int, group: int, with_bias: bool, seed: int
+    t: Any, m: int, n: int, k: int, group: int, with_bias: bool, by_group: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((m, k)).astype(np.float32)
     w = integers(rng, (n, k), *(t.values if t.is_packed else (-128, 127)), "drawn")
-    scale = rng.uniform(0.1, 2, (n, -(-k // group)) if group else (n,)).astype(np.float32)
+    scale = rng.uniform(0.1, 2, (n, -(-k // group)) if group else (n,)).astype(np.float16 if seed % 2 else np.float32)
     bias = rng.standard_normal(n).astype(np.float32) if with_bias else None
+    how = {"group": group, "activations": "group" if group and by_group else "token"}
     weights = tt.tensor(w) if t is tt.i8 else ops.repack(tt.tensor(w), t)
     want = ops.quantized_matmul(
-        tt.tensor(x), weights, tt.tensor(scale), None if bias is None else tt.tensor(bias), group=group
+        tt.tensor(x), weights, tt.tensor(scale), None if bias is None else tt.tensor(bias), **how
     )
-    got = ops.quantized_matmul(there(x), weights.to(HERE), there(scale), there(bias), group=group)
+    got = ops.quantized_matmul(there(x), weights.to(HERE), there(scale), there(bias), **how)
     np.testing.assert_array_equal(values(got), values(want))
 
 

@@ -277,21 +277,24 @@ def test_integer_sums_are_exact(drawn: Any) -> None:
     np.testing.assert_array_equal(back(got), np.matmul(q.astype(np.int64), w.T.astype(np.int64)))
 
 
-@given(products(), st.integers(0, 70), st.sampled_from((dt.f32, dt.f16, dt.bf16)))
+@given(products(), st.integers(0, 70), st.sampled_from((dt.f32, dt.f16, dt.bf16)), st.booleans(), st.booleans())
 @settings(max_examples=60)
-def test_quantised_products_have_the_bits_of_the_reference(drawn: Any, group: int, t: dt.DType) -> None:
+def test_quantised_products_have_the_bits_of_the_reference(
+    drawn: Any, group: int, t: dt.DType, by_group: bool, half: bool
+) -> None:
     q, w, packing = drawn
     k, n = w.shape[1], w.shape[0]
     if packing is dt.i8_r16 or not k:
         group = 0
     rng = np.random.default_rng(k)
     x = (q * rng.uniform(0.1, 3, q.shape)).astype(t.numpy)
-    scale = rng.uniform(0.5, 2, (n, -(-k // group)) if group else (n,)).astype(np.float32)
+    scale = rng.uniform(0.5, 2, (n, -(-k // group)) if group else (n,)).astype(np.float16 if half else np.float32)
     bias = rng.uniform(-2, 2, n).astype(np.float32)
-    got = ops.quantized_matmul(there(x), _weights(w, packing), there(scale), there(bias), group=group)
+    how = {"group": group, "activations": "group" if group and by_group else "token"}
+    got = ops.quantized_matmul(there(x), _weights(w, packing), there(scale), there(bias), **how)
     want = np.empty((*q.shape[:-1], n), t.numpy)
     with np.errstate(over="ignore"):
-        quantized.KERNELS[ops.quantized_matmul](x, w, scale, bias, group=group, out=want)
+        quantized.KERNELS[ops.quantized_matmul](x, w, scale, bias, **how, out=want)
     np.testing.assert_array_equal(back(got).view(f"u{t.nbytes}"), want.view(f"u{t.nbytes}"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 import tritium as tt
 from null import Null
-from tritium import nn, quant
+from tritium import dtype as dt, nn, quant
 from tritium.errors import ArgumentError, DTypeError, QuantError, ShapeError, TraceError
 
 
@@ -254,6 +254,59 @@ def test_a_layer_says_what_it_is_and_which_kernel_it_uses() -> None:
     names = {k.name for k in layer.device.backend.kernels[tt.quantized_matmul]}
     assert layer.kernel() in names
     assert layer.nbytes == layer.weight.data.nbytes + 4
+
+
+@pytest.mark.parametrize("activations", ["token", "group", "float"])
+def test_a_layer_keeps_its_activations(activations: str) -> None:
+    t, x = ternary(9, 200), tt.tensor(tokens(3, 200))
+    scale = np.random.default_rng(0).uniform(0.1, 2, (9, 5)).astype(np.float16)
+    layer = nn.BitLinear.from_ternary(t, scale=scale, group=48, activations=activations)
+    assert layer.activations == activations
+    assert layer.weight.scale is not None
+    assert layer.weight.scale.dtype is dt.f16
+    words = {"token": "int8 per token", "group": "int8 per group", "float": "activations float"}
+    assert words[activations] in repr(layer)
+    want = layer(x).numpy()
+    state = layer.state_dict()
+    assert state["weight_scale"].dtype is dt.f16
+    other = nn.BitLinear.from_ternary(ternary(9, 200, 5), scale=scale * 0 + 1, group=48, activations=activations)
+    other.load_state_dict({name: v.numpy() for name, v in state.items()})
+    np.testing.assert_array_equal(other(x).numpy(), want)
+    assert other.weight.scale is not None
+    assert other.weight.scale.dtype is dt.f16
+    np.testing.assert_array_equal(layer.to("cpu")(x).numpy(), want)
+    np.testing.assert_array_equal(layer.weight.matmul(x, activations=activations).numpy(), want)
+    np.testing.assert_array_equal(tt.compile(lambda v: tt.relu(layer(v)))(x).numpy(), np.maximum(want, 0))
+    exact = tokens(3, 200).astype(np.float64) @ layer.dequantize().numpy().astype(np.float64).T
+    size = np.abs(tokens(3, 200)) @ np.abs(layer.dequantize().numpy()).T
+    bound = 200 * 2.0**-23 * size if activations == "float" else np.abs(tokens(3, 200)).max() / 254 * size.max() * 200
+    assert (np.abs(want - exact) <= bound).all()
+
+
+def test_layers_explain_activations_that_are_not_possible() -> None:
+    with pytest.raises(ArgumentError, match="BitLinear: activations='group' needs weights with a scale for each group"):
+        nn.BitLinear.from_ternary(ternary(3, 4), activations="group")
+    with pytest.raises(ArgumentError, match="activations='int8' is unknown; use one of 'token', 'group', 'float'"):
+        nn.QuantLinear.from_float(tokens(3, 4), activations="int8")
+    with pytest.raises(ArgumentError, match="needs weights with a scale for each group"):
+        tt.quantized_matmul(tt.ones((1, 4)), tt.repack(tt.zeros((3, 4), dtype="i8"), "tern2"), 1.0, activations="group")
+    grouped = nn.BitLinear.from_float(tokens(4, 64), group=32, activations="group")
+    float_kind = nn.BitLinear.from_float(tokens(4, 64), group=32, activations="float")
+    with pytest.raises(ArgumentError, match="activations are 'float'; this layer's are 'group'"):
+        grouped.load_state_dict(float_kind.state_dict())
+
+
+@pytest.mark.parametrize("group", [48, 128])
+def test_layers_keep_scales_of_groups_column_after_column(group: int) -> None:
+    layer = nn.BitLinear.from_float(tokens(70, 300), group=group, scale_dtype="f16")
+    scale = layer.weight.scale
+    assert scale is not None
+    tiled = layer.weight.data.dtype.rows > 1
+    assert scale.strides == ((1, 70) if tiled else (scale.shape[1], 1))
+    assert layer.weight.plain().scale.strides == (scale.shape[1], 1)  # type: ignore[union-attr]
+    again = nn.BitLinear(layer.weight)
+    x = tt.tensor(tokens(2, 300))
+    np.testing.assert_array_equal(again(x).numpy(), layer(x).numpy())
 
 
 def test_a_traced_layer_computes_the_same() -> None:

@@ -21,6 +21,7 @@ bits on every kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
@@ -159,6 +160,13 @@ class QuantLinear:
         """Return the layer on another device, its weights repacked for it."""
         bias = None if self._bias is None else self._bias.to(device=device)
         return type(self)(self.weight.plain().to(device), bias, activations=self._activations)
+
+    def with_activations(self, activations: str) -> Self:
+        """Return the layer with another kind of activations; the weights are the same memory."""
+        ops.check_activations(activations, self._group, type(self).__name__)
+        made = copy(self)
+        made._activations = activations
+        return made
 
     def kernel(self, tokens: int = 1, dtype: Any = dt.f32) -> str:
         """Return the name of the kernel that a call with this many tokens uses."""

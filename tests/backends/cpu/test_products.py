@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 import tritium as tt
 from product_cases import BY_CODE, draw, layouts, packed
 from tritium import dtype as dt, ops
+from tritium.backends.cpu import device as cpu
 from tritium.backends.reference import quantized
 from tritium.buffer import native
 from tritium.tensor import Tensor
@@ -122,17 +124,22 @@ def test_any_size_is_exact_on_every_kernel(data: Any) -> None:
         )
 
 
-def floats(how: Found, x: Tensor, w: Tensor, scale: Any, bias: Any, group: int, out: Any) -> Any:
-    how.kernel("quantized_matmul")(
-        x, w, tt.tensor(scale), None if bias is None else tt.tensor(bias), out=out, group=group
-    )
+NAMES = {"token": "quantized_matmul", "group": "quantized_matmul_group"}
+
+
+def floats(
+    how: Found, x: Tensor, w: Tensor, scale: Any, bias: Any, group: int, out: Any, activations: str = "token"
+) -> Any:
+    made = scale if isinstance(scale, Tensor) else tt.tensor(scale)
+    bias = None if bias is None else tt.tensor(bias)
+    how.kernel(NAMES[activations])(x, w, made, bias, out=out, group=group, activations=activations)
     return out.numpy()
 
 
-def expected(x: Any, w: Any, scale: Any, bias: Any, group: int) -> Any:
+def expected(x: Any, w: Any, scale: Any, bias: Any, group: int, activations: str = "token") -> Any:
     out = np.empty((*x.shape[:-1], w.shape[0]), x.dtype)
     ops_kernel = quantized.KERNELS[ops.quantized_matmul]
-    ops_kernel(x, w, scale, bias, group=group, out=out)
+    ops_kernel(x, w, scale, bias, group=group, activations=activations, out=out)
     return out
 
 
@@ -155,6 +162,97 @@ def test_results_have_the_bits_of_the_reference(n: int, k: int, group: int, how:
             scale = scales(n, k, group, m, per_row)
             got = floats(how, tt.tensor(x), weights, scale, b, group, tt.empty((m, n)))
             np.testing.assert_array_equal(got.view(np.int32), expected(x, w, scale, b, group).view(np.int32))
+
+
+# Of groups: multiples of 16 and others, a last one that is short, blocks of columns that are, one group, and one too long.
+GROUPS = [(70, 1100, 48), (260, 2600, 32), (33, 1000, 80), (65, 100, 128), (81, 2048, 128), (5, 1500, 1040), (3, 40, 7)]
+
+
+def takes(how: Found, n: int, k: int, group: int) -> bool:
+    specs = (tt.Spec((1, k)), tt.Spec((n, k), how.t), tt.Spec((n, -(-k // group))), None)
+    return how.label.endswith("-plain") or cpu.whole_groups(lambda *call: True)(specs, {"group": group}, ())
+
+
+@cache
+def grouped(low: int, high: int, n: int, k: int, group: int, activations: str, half: bool) -> tuple[Any, ...]:
+    """Operands of a product with groups, and its results by the reference."""
+    rng = np.random.default_rng(n * k + group)
+    w = rng.integers(low, high + 1, (n, k)).astype(np.int8)
+    x = rng.standard_normal((40, k)).astype(np.float32) * np.exp(rng.uniform(-3, 3, (40, k))).astype(np.float32)
+    scale = rng.uniform(0.01, 2, (n, -(-k // group))).astype(np.float16 if half else np.float32)
+    bias = rng.standard_normal(n).astype(np.float32)
+    return x, w, scale, bias, expected(x, w, scale, bias, group, activations)
+
+
+@every_kernel
+@pytest.mark.parametrize("activations", ["token", "group"])
+def test_groups_of_any_size_have_the_bits_of_the_reference(activations: str, how: Found) -> None:
+    low, high = how.t.values if how.t.is_packed else (-128, 127)
+    for i, (n, k, group) in enumerate(GROUPS):
+        if not takes(how, n, k, group):
+            continue
+        for half in (False, True):
+            x, w, scale, bias, want = grouped(low, high, n, k, group, activations, half)
+            weights = packed(w, how.t)
+            by_columns = tt.tensor(np.ascontiguousarray(scale.T)).T
+            for m in (1, 3, 9, 40) if i < 2 else (1 + i, 33):
+                made = by_columns if (m + half) % 2 else tt.tensor(scale)
+                got = floats(how, tt.tensor(x[:m]), weights, made, bias, group, tt.empty((m, n)), activations)
+                np.testing.assert_array_equal(got.view(np.int32), want[:m].view(np.int32), err_msg=f"{group} {m}")
+
+
+@every_kernel
+def test_threads_do_not_change_the_bits_of_groups(how: Found) -> None:
+    before = tt.get_num_threads()
+    low, high = how.t.values if how.t.is_packed else (-128, 127)
+    x, w, scale, bias, want = grouped(low, high, 300, 3200, 64, "group", True)
+    weights = packed(w, how.t)
+    try:
+        for m in (1, 2, 17, 40):
+            for threads in (1, 2, 3, 7):
+                tt.set_num_threads(threads)
+                got = floats(how, tt.tensor(x[:m]), weights, scale, bias, 64, tt.empty((m, 300)), "group")
+                np.testing.assert_array_equal(got, want[:m], err_msg=f"{m} tokens, {threads} threads")
+    finally:
+        tt.set_num_threads(before)
+
+
+@every_kernel
+def test_a_product_may_be_split_between_blocks(how: Found) -> None:
+    low, high = how.t.values if how.t.is_packed else (-128, 127)
+    x, w, scale, _, _ = grouped(low, high, 40, 2500, 64, "group", True)
+    for m in (1, 5, 40):
+        total = None
+        for at in range(0, 2500, 1024):
+            columns, groups = slice(at, at + 1024), slice(at // 64, at // 64 + 16)
+            part, weights = np.ascontiguousarray(x[:m, columns]), packed(np.ascontiguousarray(w[:, columns]), how.t)
+            got = floats(how, tt.tensor(part), weights, scale[:, groups], None, 64, tt.empty((m, 40)), "group")
+            total = got.copy() if total is None else total + got
+        whole = floats(how, tt.tensor(x[:m]), packed(w, how.t), scale, None, 64, tt.empty((m, 40)), "group")
+        np.testing.assert_array_equal(total, whole)
+
+
+@every_kernel
+def test_the_largest_sums_of_groups_are_exact(how: Found) -> None:
+    low, high = how.t.values if how.t.is_packed else (-128, 127)
+    for group in (16, 64, 256, 512):
+        w = np.array([[low] * 1024, [high] * 1024, [low, high] * 512], np.int8)
+        x = np.tile(np.float32([[1], [-1]]), (20, 1024))
+        scale = np.full((3, 1024 // group), 65504, np.float16)
+        for activations in ("token", "group"):
+            got = floats(how, tt.tensor(x), packed(w, how.t), scale, None, group, tt.empty((40, 3)), activations)
+            np.testing.assert_array_equal(got, expected(x, w, scale, None, group, activations))
+
+
+@every_kernel
+def test_a_group_that_is_not_finite_makes_its_token_nan(how: Found) -> None:
+    x = np.ones((3, 256), np.float32)
+    x[1, 200] = np.inf
+    w, scale = draw(how.t, (9, 256), 3), np.full((9, 4), 0.5, np.float32)
+    got = floats(how, tt.tensor(x), packed(w, how.t), scale, None, 64, tt.empty((3, 9)), "group")
+    assert np.isnan(got[1]).all()
+    assert np.array_equal(got[0], expected(x[:1], w, scale, None, 64, "group")[0])
+    assert np.array_equal(got[0], got[2])
 
 
 @every_kernel

@@ -401,6 +401,22 @@ def test_a_layer_is_that_of_the_reference(
 
 
 @runs
+@pytest.mark.parametrize("activations", ["token", "group"])
+@pytest.mark.parametrize(("k", "group"), [(1100, 48), (2100, 1040), (70, 128)])
+def test_groups_are_added_in_blocks(k: int, group: int, activations: str) -> None:
+    rng = np.random.default_rng(k)
+    w, made = weights(rng, 20, k, True)
+    x, bias = rng.standard_normal((3, k)).astype(np.float32), rng.standard_normal(20).astype(np.float32)
+    scale = rng.uniform(0.01, 2, (20, -(-k // group))).astype(np.float16)
+    expected = np.empty((3, 20), np.float32)
+    row = quantized.KERNELS[quantized.ops.quantized_matmul]
+    row(x, w, scale, bias, group=group, activations=activations, out=expected)
+    operands = (torch.from_numpy(a).to(PLACE) for a in (scale, bias))
+    found = ct.linear(torch.from_numpy(x).to(PLACE), made, *operands, group=group, by_group=activations == "group")
+    same(found, expected)
+
+
+@runs
 @pytest.mark.parametrize("m", [1, 3])
 def test_a_bias_may_be_part_of_a_larger_tensor(m: int) -> None:
     rng = np.random.default_rng(m)
