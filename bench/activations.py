@@ -162,7 +162,9 @@ def measure(models: dict[str, Model], ids: Sequence[int], context: int, slots: i
     nats, apart, agree = (np.concatenate(means, axis=1) for means in sums)
     error = lambda x: float(x.std(ddof=1) / math.sqrt(x.size)) if x.size > 1 else math.nan
     return [
-        Loss(kind, float(nats[i].mean()), error(nats[i]), float(apart[i].mean()), error(apart[i]), float(agree[i].mean()))
+        Loss(
+            kind, float(nats[i].mean()), error(nats[i]), float(apart[i].mean()), error(apart[i]), float(agree[i].mean())
+        )
         for i, kind in enumerate(models)
     ]
 
@@ -218,7 +220,9 @@ def main(words: Sequence[str] | None = None) -> list[Loss]:
     args = arguments(words)
     model = tt.load(args.model, device=args.device)
     if not args.group and not has_groups(model):
-        raise SystemExit(f"{model.name}: its ternary layers have no groups; give --group 128 to share scales among columns.")
+        raise SystemExit(
+            f"{model.name}: its ternary layers have no groups; give --group 128 to share scales among columns."
+        )
     ids = model.tokenizer.encode(args.text.read_text(encoding="utf-8"), bos=False)[: args.tokens]
     if len(ids) < 2:
         raise SystemExit(f"{args.text}: a text of two tokens or more is needed, given {len(ids)}.")
@@ -226,7 +230,9 @@ def main(words: Sequence[str] | None = None) -> list[Loss]:
     losses = measure(models, ids, min(args.context, len(ids)), args.slots, model.tokenizer.bos)
     print(report(losses))
     if args.results:
-        write_results(args.results, losses, f"{model.name}, {len(ids)} tokens, windows of {min(args.context, len(ids))}.")
+        write_results(
+            args.results, losses, f"{model.name}, {len(ids)} tokens, windows of {min(args.context, len(ids))}."
+        )
     return losses
 
 
