@@ -164,9 +164,9 @@ class QuantLinear:
     def with_activations(self, activations: str) -> Self:
         """Return the layer with another kind of activations; the weights are the same memory."""
         ops.check_activations(activations, self._group, type(self).__name__)
-        made = copy(self)
-        made._activations = activations
-        return made
+        layer = copy(self)
+        layer._activations = activations
+        return layer
 
     def kernel(self, tokens: int = 1, dtype: Any = dt.f32) -> str:
         """Return the name of the kernel that a call with this many tokens uses."""
