@@ -55,6 +55,9 @@ class Slots:
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> np.ndarray:
         raise NotImplementedError
 
+    def bounded(self, slots: Sequence[int], ids: Sequence[int]) -> np.ndarray:
+        return self.step(slots, ids)
+
     def pick(self, slots: Sequence[int], ids: Sequence[int], *, ahead: bool = False) -> tuple[list[int], list[float]]:
         self.picks, self.ahead = self.picks + 1, (*self.ahead, ahead)
         rows = self.step(slots, ids)

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from tritium.errors import ArgumentError, ContextError
-from tritium.models.sampling import Largest, Logprobs, Sampler, State
+from tritium.models.bounds import Bounded
+from tritium.models.sampling import Largest, Logprobs, Need, Sampler, State
 from tritium.models.text.tokenizer import Stream, Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,6 +40,7 @@ class Slots(Protocol):
     def truncate(self, slot: int, count: int) -> None: ...
     def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array: ...
+    def bounded(self, slots: Sequence[int], ids: Sequence[int]) -> Sequence[Array | Bounded]: ...
     def pick(
         self, slots: Sequence[int], ids: Sequence[int], *, ahead: bool = False
     ) -> tuple[list[int], list[float]]: ...
@@ -161,15 +163,15 @@ class _Writer:
     done: bool = False
 
     @property
-    def needs_logits(self) -> bool:
-        return self.limits.logprobs is not None or self.state.needs_logits
+    def need(self) -> Need:
+        return self.state.need if self.limits.logprobs is None else Need.ROW
 
     @property
     def at_last(self) -> bool:
         """Whether the next token is the last that it may have."""
         return len(self.tokens) + 1 == self.limits.max_tokens
 
-    def take(self, logits: Array | Largest) -> Piece:
+    def take(self, logits: Array | Bounded | Largest) -> Piece:
         """The next token, and whether it was the last."""
         token = self.state.pick(logits)
         if token in self.limits.eos:
@@ -309,9 +311,9 @@ def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) ->
         if not active:
             continue
         start = clock()
-        whole = any(w.needs_logits for w in active)
+        need = max(w.need for w in active)
         more = not (waiting and free) and not any(w.at_last for w in active)
-        found = decode(session, [w.slot for w in active], [w.tokens[-1] for w in active], whole, ahead=more)
+        found = decode(session, [w.slot for w in active], [w.tokens[-1] for w in active], need, ahead=more)
         pieces = [(w, w.take(logits)) for w, logits in zip(active, found, strict=True)]
         taken = clock() - start
         for w in active:
@@ -323,12 +325,12 @@ def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) ->
 
 
 def decode(
-    session: Slots, slots: Sequence[int], ids: Sequence[int], whole: bool, ahead: bool = False
-) -> Iterable[Array | Largest]:
-    """One token more in each slot; of the logits after it all, or the largest alone, for which less is brought back. ahead: the
-    same slots will most likely have one more after it."""
-    if whole:
-        return session.step(slots, ids)
+    session: Slots, slots: Sequence[int], ids: Sequence[int], need: Need, ahead: bool = False
+) -> Iterable[Array | Bounded | Largest]:
+    """One token more in each slot; of the logits after it what is needed: the less it is, the less is read or brought back. ahead:
+    the same slots will most likely have one more after it."""
+    if need is not Need.LARGEST:
+        return session.step(slots, ids) if need is Need.ROW else session.bounded(slots, ids)
     tokens, logits = session.pick(slots, ids, ahead=ahead)
     return [Largest(*each) for each in zip(tokens, logits, strict=True)]
 

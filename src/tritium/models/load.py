@@ -32,14 +32,17 @@ from tritium.io import Entry, ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
 from tritium.io.reader import fault, forget, read_start
 from tritium.io.stream import Progress
+from tritium.machine.facts import bytes_text
 from tritium.models import embeddings, generation, hub, prepacked
 from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler
 from tritium.models.session import TOGETHER, Programs, Session, programs
 from tritium.models.text import vocabulary as text
 from tritium.models.text.tokenizer import Tokenizer
-from tritium.models.weights import FLOATS, Network, assemble, from_entries
+from tritium.models.weights import FLOATS, Network, assemble, from_entries, with_copy
+from tritium.nn.certified import HeadStatistics
 from tritium.nn.linear import ACTIVATIONS as WORDS
+from tritium.tensor import Tensor
 
 SHIPPED = "kjv.gguf"  # the small model in the package
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
@@ -85,6 +88,25 @@ class Model:
     def nbytes(self) -> int:
         """Bytes of all weights."""
         return prepacked.nbytes(self.network)
+
+    @property
+    def head_statistics(self) -> HeadStatistics | None:
+        """How often bounds decided a token, where the head is read through an int8 copy; else None."""
+        return None if self.network.certified is None else self.network.certified.statistics
+
+    def explain(self) -> str:
+        """Say how the model computes: its activations, and how its output head is read, with how often bounds decided so far."""
+        head = self.network.head.weight
+        kind = head.dtype.name if isinstance(head, Tensor) else head.weight.scheme
+        rows = f"{self.config.vocab_size} x {self.config.hidden_size}"
+        lines = [repr(self)[1:-1], f"head: {kind} [{rows}], {bytes_text(head.nbytes)}"]
+        certified = self.network.certified
+        if certified is None:
+            return "\n".join([*lines, f"  read as a whole for every token: {self.network.uncertified}"])
+        lines.append(
+            f"  certified: read through an int8 copy of {bytes_text(certified.nbytes)} with bounds; the tokens are those of {kind}"
+        )
+        return "\n".join([*lines, f"  {certified.statistics}"])
 
     @property
     def device(self) -> backends.Device:
@@ -291,7 +313,7 @@ def shipped() -> Path:
 def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
     context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,
-    activations: str | None = None,
+    activations: str | None = None, certified: bool | None = None,
     revision: str | None = None, file: str | None = None, offline: bool | None = None,
 ) -> Model:  # fmt: skip
     """A model from a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or by its name owner/repo on
@@ -304,6 +326,7 @@ def load(
     activations: how the input of a product is quantised: "token" (int8, a scale for each token), "group" (int8, a scale for each group
     of columns that the weights have) or "float"; None: by token where the model was trained so or its weights have no groups, else
     by group. mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
+    certified: read a float head through an int8 copy with bounds, which picks the same tokens; None: where it pays.
     revision, file, offline: of a model by name, see `tritium.fetch`.
     """
     there = backends.device(device)
@@ -324,6 +347,7 @@ def load(
             "variant": variant,
             "ternarise": ternarise or None,
             "activations": activations,
+            "certified": certified,
         }
         made = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context, mmap)
         return made.to(there)
@@ -332,11 +356,12 @@ def load(
     source = from_entries(
         found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations
     )
-    network = assemble(config, source, context)
+    network = assemble(config, source, context).to(there)
+    network = with_copy(network, certified)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in found.entries.values():
         forget(entry.raw())
-    return Model(config, network.to(there), name=name, source=without_weights(found), kv=kv, context=context)
+    return Model(config, network, name=name, source=without_weights(found), kv=kv, context=context)
 
 
 def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None, mapped: bool) -> Model:
@@ -348,7 +373,7 @@ def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None,
     _ = found.files  # copied now: the tokenizer is made later, when the file may have changed
     return Model(
         found.config,
-        assemble(found.config, found.source(), context),
+        found.with_copy(assemble(found.config, found.source(), context)),
         name=found.name,
         source=found,
         kv=kv,

@@ -16,6 +16,7 @@ from tritium.families.description import Attention, DeltaNet, Dense, Description
 from tritium.families.hadamard import Hadamard
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
+COPY, COPY_ERROR, COPY_NORM = f"{HEAD}.copy", f"{HEAD}.copy_error", f"{HEAD}.copy_norm"  # of a certified head
 
 Order = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -175,7 +176,7 @@ def shapes_in_files(config: Config, *, stacked: bool = False) -> Iterator[tuple[
 
 def names_in_prepacked(config: Config) -> Iterator[str]:
     """Yield the names, in prepacked files, of all weights that a configuration has a place for."""
-    yield from (EMBEDDING, NORM, HEAD)
+    yield from (EMBEDDING, NORM, HEAD, COPY, COPY_ERROR, COPY_NORM)
     for i, layer in enumerate(config.description.layers):
         parts = layer_parts(layer, config.description, config.hidden_size)
         for product in (p for products in parts.products.values() for p in products):

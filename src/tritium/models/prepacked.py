@@ -18,6 +18,7 @@ import numpy as np
 from tritium import dtype as dt, ops, quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
+from tritium.errors import ArgumentError, FormatError
 from tritium.escape import visible
 from tritium.families.config import Config
 from tritium.functions import asarray
@@ -25,8 +26,19 @@ from tritium.interop import from_numpy
 from tritium.io import safetensors
 from tritium.io.reader import fault, map_file
 from tritium.io.stream import Piece, Progress, appearing
-from tritium.models.parts import EMBEDDING, HEAD, NORM, Plain, Product, names_in_prepacked
+from tritium.models.parts import (
+    COPY,
+    COPY_ERROR,
+    COPY_NORM,
+    EMBEDDING,
+    HEAD,
+    NORM,
+    Plain,
+    Product,
+    names_in_prepacked,
+)
 from tritium.models.weights import Network, Source, placed, same_table
+from tritium.nn.certified import CertifiedHead, refusal
 from tritium.nn.linear import BitLinear, QuantLinear
 from tritium.nn.mixers import Experts
 from tritium.nn.transformer import Parallel, RMSNorm
@@ -94,7 +106,8 @@ def plain(network: Network) -> dict[str, Tensor]:
 def nbytes(network: Network) -> int:
     """Bytes of all weights."""
     products: list[Any] = [*linears(network).values(), *experts(network).values()]
-    return sum(p.nbytes for p in (*products, *plain(network).values()))
+    copy = 0 if network.certified is None else network.certified.nbytes
+    return sum(p.nbytes for p in (*products, *plain(network).values())) + copy
 
 
 def save(
@@ -106,6 +119,10 @@ def save(
     pieces: list[Piece] = []
     layers = linears(network)
     weights: dict[str, Any] = {key: layer.weight for key, layer in layers.items()}
+    tensors, certified = plain(network), network.certified
+    if certified is not None:
+        weights[COPY] = certified.copy.weight
+        tensors |= {COPY_ERROR: certified.error, COPY_NORM: certified.norm}
     for key, w in (weights | experts(network)).items():
         about[key] = {
             "dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group, "scale": w.scale.dtype.name,
@@ -113,7 +130,7 @@ def save(
         }  # fmt: skip
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
         pieces.append(_piece(f"{key}.scale", host(w.scale)))
-    for key, t in plain(network).items():
+    for key, t in tensors.items():
         about[key] = {"dtype": t.dtype.name, "shape": list(t.shape)}
         pieces.append(_piece(f"{key}.weight", host(t.contiguous())))
     pieces += [_piece(FILE + side, np.frombuffer(data, np.uint8)) for side, data in files.items()]
@@ -216,6 +233,26 @@ class Prepacked:
 
         table = stored(EMBEDDING)
         return Source(linear, plain, lambda: table, lambda: stored(HEAD) if HEAD in self._about else table, experts)
+
+    def with_copy(self, network: Network) -> Network:
+        """Return the network with the int8 copy of its head, where the file has one."""
+        table, rows = network.head.weight, (self.config.vocab_size,)
+        reason = refusal(table, 0)
+        if reason or COPY not in self._about:
+            return network._replace(
+                uncertified=reason or "the prepacked file has no int8 copy; write it again to have one"
+            )
+        assert isinstance(table, Tensor)
+        copy = self._linear(COPY, table.shape)
+        bounds = [self.tensor(key, rows) for key in (COPY_ERROR, COPY_NORM)]
+        if copy.weight.scheme != "i8" or copy.activations != "token" or any(t.dtype is not dt.f32 for t in bounds):
+            needed = "int8 for tokens of int8, and f32 for its bounds"
+            raise fault(f"{visible(self.path.name)}, weight {COPY!r}", f"{copy}", needed)
+        try:
+            head = CertifiedHead(table, copy, *bounds, network.head.multiplier)
+        except ArgumentError as error:
+            raise FormatError(f"{visible(self.path.name)}: {error}") from None
+        return network._replace(certified=head)
 
     def _is_scaled(self, key: str) -> bool:
         """Return True if a weight is integers with scales."""

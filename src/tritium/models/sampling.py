@@ -3,9 +3,10 @@
 Knows nothing of models, text or caches. The order of work is fixed:
 
 1. penalties (repetition, then frequency and presence), 2. `logit_bias`, 3. your own `processors`,
-4. temperature (0: the largest logit wins and nothing below happens), 5. top-k, 6. top-p, 7. min-p, 8. one random draw.
+4. temperature (0: the largest logit wins and nothing below happens), 5. top-k, 6. top-p, 7. min-p, 8. one random draw, by Gumbel-max.
 
-A logit of -inf forbids its token. NaN and +inf are errors. The draws of a seed are the same on every machine.
+A logit of -inf forbids its token. NaN and +inf are errors. The draws of a seed are the same on every machine. Most samplers need no
+more than bounds on most logits (`bounds`): they pick what they would pick from the whole row.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritium.errors import ArgumentError
+from tritium.models.bounds import MOST, Bounded, draw, may_be_among, may_be_drawn, may_be_largest, uniforms
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEAR = (0.1, 1e-2, 1e-3, 1e-4)  # weights beside the largest that top-p sorts before it sorts all
@@ -53,6 +56,14 @@ class Largest(NamedTuple):
 
     token: int
     logit: float
+
+
+class Need(IntEnum):
+    """What a token is picked from, least first."""
+
+    LARGEST = 0  # the largest logit and its token
+    BOUNDS = 1  # bounds on all logits, and those of few tokens
+    ROW = 2  # all logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +158,7 @@ class State:
     _steps: list[Processor] = field(init=False, repr=False)
     _bits: np.random.Philox = field(init=False, repr=False)
     _logits: Array | None = field(default=None, init=False, repr=False)
+    _uniforms: Array | None = field(default=None, init=False, repr=False)  # of the draw under way
 
     def __post_init__(self) -> None:
         self._steps = self.sampler.steps()
@@ -156,27 +168,93 @@ class State:
     @property
     def needs_logits(self) -> bool:
         """Whether more than the largest logit counts."""
-        return bool(self._steps) or self.sampler.temperature != 0
+        return self.need is not Need.LARGEST
+
+    @property
+    def need(self) -> Need:
+        """Return what a token is picked from. Processors of your own, and top-p of the whole vocabulary, need every logit."""
+        s = self.sampler
+        if s.processors or (s.temperature and s.top_p < 1 and not s.top_k):
+            return Need.ROW
+        return Need.BOUNDS if self._steps or s.temperature else Need.LARGEST
 
     def pick(self, logits: Any) -> int:
-        """The next token, which joins the context. A `Largest` is taken instead of a row where `needs_logits` is False."""
+        """The next token, which joins the context. Instead of a row a `Bounded` is taken where `need` is BOUNDS or less, and a
+        `Largest` where it is LARGEST."""
         if isinstance(logits, Largest):
             return self._accept(logits)
-        self._logits = row = _row(logits)
+        self._uniforms = None
+        seed = int(self._bits.random_raw()) if self.sampler.temperature else 0
+        bounded = isinstance(logits, Bounded)
+        row = self._decisive(logits, seed) if bounded else _row(logits)
+        self._logits = None if bounded else row
+        token = self._choose(self._processed(row), seed)
+        self.context.tokens.append(token)
+        return token
+
+    def _processed(self, given: Array) -> Array:
+        row = given
         for step in self._steps:
             row = step(row, self.context)
-        if self._steps and (not isinstance(row, np.ndarray) or row.shape != self._logits.shape):
+        if self._steps and (not isinstance(row, np.ndarray) or row.shape != given.shape):
             raise ArgumentError(
-                f"sampling: a logits processor gave {_told(row)}, needed an array of shape {self._logits.shape}."
+                f"sampling: a logits processor gave {_told(row)}, needed an array of shape {given.shape}."
             )
+        return row
+
+    def _choose(self, row: Array, seed: int) -> int:
         s = self.sampler
         if s.temperature == 0:
             token = int(row.argmax())
             _check(float(row[token]), row)
-        else:
-            token = self._draw(*candidates(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p))
-        self.context.tokens.append(token)
-        return token
+            return token
+        ids = kept(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
+        noise = self._noise(seed, row.size)
+        if ids is None:
+            return draw(row, s.temperature, noise)
+        ids = np.sort(ids)
+        return int(ids[draw(row[ids], s.temperature, noise[ids])])
+
+    def _noise(self, seed: int, count: int) -> Array:
+        """Return the uniform numbers of this draw, one for each token."""
+        if self._uniforms is None:
+            self._uniforms = uniforms(seed, count)
+        return self._uniforms
+
+    def _decisive(self, bounded: Bounded, seed: int) -> Array:
+        """Return a row of logits from which the token of the whole row is picked: those that cannot matter are -inf."""
+        if self.need is Need.ROW:
+            return bounded.whole()
+        changed = self._changed()
+        lower, upper, count = bounded.lower, bounded.upper, bounded.upper.size
+        if changed.size * MOST > count or (changed.size and not 0 <= changed[0] <= changed[-1] < count):
+            return bounded.whole()
+        if changed.size:  # what penalties make of these is known exactly
+            lower, upper = lower.copy(), upper.copy()
+            lower[changed] = upper[changed] = self._processed(bounded.sparse(changed))[changed]
+        if not math.isfinite(float(lower.max())):
+            return bounded.whole()
+        ids = self._may_matter(lower, upper, seed)
+        return bounded.sparse(np.union1d(ids, changed) if changed.size else ids)
+
+    def _may_matter(self, lower: Array, upper: Array, seed: int) -> Array:
+        """Return every token whose logit may decide which one is picked."""
+        s = self.sampler
+        if s.temperature == 0:
+            return may_be_largest(lower, upper)
+        if s.top_k:
+            return may_be_among(lower, upper, s.top_k)
+        return may_be_drawn(lower, upper, s.temperature, self._noise(seed, upper.size), _margin(s.temperature, s.min_p))
+
+    def _changed(self) -> Array:
+        """Return the tokens whose logits penalties and biases change, in order."""
+        s, ids = self.sampler, set[int]()
+        if s.repetition_penalty != 1:
+            ids.update(_recent(self.context, s.repetition_window))
+        if s.frequency_penalty or s.presence_penalty:
+            ids.update(self.context.generated)
+        ids.update(s.logit_bias or ())
+        return np.fromiter(sorted(ids), np.int64, len(ids))
 
     def _accept(self, found: Largest) -> int:
         if self.needs_logits:
@@ -196,14 +274,6 @@ class State:
             )
         return logprobs(self._logits, self.context.tokens[-1], top)
 
-    def _draw(self, ids: Array, weights: Array) -> int:
-        uniform = (int(self._bits.random_raw()) >> 11) * 2.0**-53  # in [0, 1)
-        ends = np.cumsum(weights)
-        at = int(np.searchsorted(ends, uniform * ends[-1], side="right"))
-        if at == len(ids):  # the product was rounded up to the sum
-            at = int(np.flatnonzero(weights)[-1])
-        return int(ids[at])
-
 
 # ---- processors
 
@@ -212,12 +282,16 @@ def repetition(penalty: float, window: int = 64) -> Processor:
     """Tokens seen lately become less likely: positive logits are divided by `penalty`, negative ones multiplied."""
 
     def step(logits: Array, context: Context) -> Array:
-        ids = _ids(set(context.tokens[-window:] if window else context.tokens), logits, "repetition_penalty")
+        ids = _ids(set(_recent(context, window)), logits, "repetition_penalty")
         out, seen = logits.copy(), logits[ids]
         out[ids] = np.where(seen < 0, seen * penalty, seen / penalty)
         return out
 
     return step
+
+
+def _recent(context: Context, window: int) -> list[int]:
+    return context.tokens[-window:] if window else context.tokens
 
 
 def counts(frequency: float, presence: float) -> Processor:
@@ -265,22 +339,36 @@ def candidates(
     likely as the likeliest. At least one stays; among equals the lower id. Likeliest first where top-k or top-p cut.
     """
     row = _row(logits)
+    ids = kept(row, temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    weights = _weights(row if ids is None else row[ids], float(row.max()), temperature)
+    return np.arange(row.size) if ids is None else ids, weights / weights.sum()
+
+
+def kept(row: Array, temperature: float, *, top_k: int, top_p: float, min_p: float) -> Array | None:
+    """Return the tokens that may be drawn, as `candidates` does; None where they are all."""
     best = _check(float(row.max()), row)
     ids: Array | None = None  # all
     if 0 < top_k < row.size:
         ids = _largest(row, top_k)
-    elif min_p > 0 and top_p >= 1:  # found without a single exponential; a little more than will stay
-        ids = np.flatnonzero(row >= best + temperature * (math.log(min_p) - 1e-3) - 1e-5 * abs(best))
-    kept = row if ids is None else row[ids]
-    with np.errstate(over="ignore", under="ignore"):  # a tiny temperature leaves nothing but the largest
-        weights = np.exp((kept.astype(np.float64) - best) / temperature)
     if top_p < 1:
-        inner = _largest(kept, _nucleus(weights, top_p))
-        ids, weights = inner if ids is None else ids[inner], weights[inner]
+        among = row if ids is None else row[ids]
+        inner = _largest(among, _nucleus(_weights(among, best, temperature), top_p))
+        ids = inner if ids is None else ids[inner]
     if min_p > 0:
-        near = np.flatnonzero(weights >= min_p)
-        ids, weights = near if ids is None else ids[near], weights[near]
-    return np.arange(row.size) if ids is None else ids, weights / weights.sum()
+        among = row if ids is None else row[ids]
+        near = np.flatnonzero(among.astype(np.float64) - best >= _margin(temperature, min_p))
+        ids = near if ids is None else ids[near]
+    return ids
+
+
+def _margin(temperature: float, min_p: float) -> float:
+    """Return how far below the largest a logit may be, as a negative number, if its token is p times as likely at least."""
+    return temperature * math.log(min_p) if min_p > 0 else -math.inf
+
+
+def _weights(row: Array, best: float, temperature: float) -> Array:
+    with np.errstate(over="ignore", under="ignore"):  # a tiny temperature leaves nothing but the largest
+        return np.asarray(np.exp((row.astype(np.float64) - best) / temperature))
 
 
 def _largest(row: Array, k: int) -> Array:

@@ -20,7 +20,9 @@ from tritium.families import description as d
 from tritium.families.config import Config
 from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
+from tritium.models.bounds import Bounded, may_be_largest
 from tritium.models.weights import Network
+from tritium.nn.certified import TOGETHER as READ_TOGETHER, CertifiedHead
 from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
 from tritium.nn.transformer import Attention, KVCache
@@ -30,6 +32,7 @@ BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is
 TOGETHER = (1, 2, 4, 8, 16, 32, 64)  # sequences of one decode program
 SCORED = (16, 64)  # tokens whose logits are all wanted: each takes a row of the vocabulary
 EXACT = 1 << 24  # ids up to here are exact in f32, which every device has
+LONGEST_REST = 64  # steps after which bounds are tried again, where they were not enough several times
 START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
 
 Ids = Sequence[int]
@@ -44,6 +47,9 @@ class Programs(NamedTuple):
     pick: Compiled  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens and
     # places it was given become those of the next step
     hidden: Compiled  # hidden states after the final norm, of chosen rows
+    approximate: Compiled | None = (
+        None  # of a certified head: what bounds the logits after the last token of each sequence
+    )
 
 
 class Picked(NamedTuple):
@@ -101,12 +107,61 @@ def programs(network: Network) -> Programs:
     def hidden(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
         return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), at, axis=0))
 
+    def approximate(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor]:
+        assert network.certified is not None
+        return network.certified.approximate(hidden(ids, places, at, *caches))
+
     return Programs(
         Compiled(last, donate="caches"),
         Compiled(every, donate="caches"),
         Compiled(pick, donate=("ids", "places", "caches")),
         Compiled(hidden, donate="caches"),
+        None if network.certified is None else Compiled(approximate, donate="caches"),
     )
+
+
+class _Certified:
+    """The certified head of a session: bounds where they are likely enough, else it rests and has the whole head read."""
+
+    def __init__(self, head: CertifiedHead) -> None:
+        self.head = head
+        self._rest = self._failures = self._count = self._fallen = 0
+
+    def rests(self, count: int) -> bool:
+        """Return True if the whole head is to be read for the next step of `count` sequences.
+
+        It is after a step whose bounds were not enough for half of the sequences: for 1, 2, 4, … steps, until they are again."""
+        if self._count:
+            self._failures = self._failures + 1 if 2 * self._fallen >= self._count else 0
+            self._rest = min(1 << self._failures >> 1, LONGEST_REST)
+            self._count = self._fallen = 0
+        if self._rest:
+            self._rest -= 1
+            self.head.count(resting=count)
+            return True
+        return False
+
+    def bounded(self, both: Logits, logits: Logits, count: int) -> list[Logits | Bounded]:
+        """Return for each of the first `count` sequences its logits within bounds; all of them where nothing bounds them."""
+        x, parts = both[: logits.shape[0]][:count], np.concatenate([both[:count], both[logits.shape[0] :][:count]])
+        self._count, known = count, dict[int, Logits]()
+        return [self._row(x, i, b, known) for i, b in enumerate(self.head.bounds(parts, logits[:count]))]
+
+    def _row(self, x: Logits, i: int, bounds: Any, known: dict[int, Logits]) -> Logits | Bounded:
+        def read(ids: np.ndarray[Any, Any]) -> Logits:
+            self.head.count(rows=ids.size)
+            return self.head.read(x[i], ids)
+
+        def whole() -> Logits:
+            first = i // READ_TOGETHER * READ_TOGETHER
+            if first not in known:
+                known[first] = self.head.whole(x[first : first + READ_TOGETHER])
+            self._fallen += 1
+            self.head.count(whole=1, decided=-1)
+            return known[first][i - first]
+
+        self.head.count(decided=1)
+        return whole() if bounds is None else Bounded(*bounds, read, whole)
 
 
 @lru_cache(maxsize=4096)
@@ -162,6 +217,7 @@ class Session:
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
         self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
         self._ahead: _Ahead | None = None
+        self._certified = None if self._programs.approximate is None else _Certified(network.certified)  # type: ignore[arg-type]
 
     def _state(self, mixer: d.Attention | DeltaNet, kv: Any) -> tuple[Tensor, ...]:
         """Return the memory of a layer for all slots: the KV cache, or the state of a delta net."""
@@ -249,7 +305,16 @@ class Session:
 
     def step(self, slots: Sequence[int], ids: Ids) -> Logits:
         """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
-        return self._together("step", self._programs.last, slots, ids)
+        rows = self._together("step", self._programs.last, slots, ids)[0]
+        return self._ended(slots, rows)
+
+    def bounded(self, slots: Sequence[int], ids: Ids) -> Sequence[Logits | Bounded]:
+        """Append one token to each of several slots, in one program; the logits after them, within bounds where a certified head
+        tells more by them than it reads, else as `step` does."""
+        program = self._programs.approximate
+        if program is None or self._certified is None or self._certified.rests(len(slots)):
+            return self.step(slots, ids)
+        return self._certified.bounded(*self._together("step", program, slots, ids, cut=False), len(slots))
 
     def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
         """Append one token to each of several slots, in one program; the tokens that greedy decoding takes after them.
@@ -258,8 +323,11 @@ class Session:
         one is looked at, and the next call finds it under way; if it never comes, or brings other tokens, that step was in vain.
         """
         if not self._picks_there:
-            rows = self.step(slots, ids)
-            best = rows.argmax(axis=-1).tolist()
+            rows = [
+                r.sparse(may_be_largest(r.lower, r.upper)) if isinstance(r, Bounded) else r
+                for r in self.bounded(slots, ids)
+            ]
+            best = [int(row.argmax()) for row in rows]
             return Picked(best, [row.item(i) for row, i in zip(rows, best, strict=True)])
         slots, ids = self._one_each("pick", slots, ids)
         coming, self._ahead = self._ahead, None
@@ -294,16 +362,19 @@ class Session:
         found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
         return found
 
-    def _together(self, what: str, program: Compiled, slots: Sequence[int], ids: Ids) -> Logits:
-        """One token more in each of several slots; the rows of a program's result."""
+    def _together(
+        self, what: str, program: Compiled, slots: Sequence[int], ids: Ids, cut: bool = True
+    ) -> tuple[Logits, ...]:
+        """Append one token to each of several slots; return the results of a program, cut to a row for each slot."""
         slots, ids = self._one_each(what, slots, ids)
         self._ahead = None
         padded, places = self._padded(slots, ids, "ids", np.int32)
         at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
         with self._changing(slots):
-            rows = np.asarray(program(padded, places, at, *self.caches).numpy())
+            results = program(padded, places, at, *self.caches)
+            rows = tuple(np.asarray(t.numpy()) for t in (results if isinstance(results, tuple) else (results,)))
         self._append(slots, ids)
-        return self._ended(slots, rows[: len(slots)])
+        return tuple(r[: len(slots)] for r in rows) if cut else rows
 
     def _one_each(self, what: str, slots: Sequence[int], ids: Ids) -> tuple[list[int], list[int]]:
         """Different slots, and a token for each that is real and has room."""

@@ -41,6 +41,7 @@ from tritium.models.parts import (
     of_expert,
     shapes_in_files,
 )
+from tritium.nn.certified import WORTH, CertifiedHead, certify, refusal
 from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
 from tritium.nn.mixers import Experts, GatedDeltaNet, MoE, Router
@@ -65,6 +66,8 @@ class Network(NamedTuple):
     blocks: tuple[Block, ...]
     head: Head
     parts: tuple[LayerParts, ...]  # the names of each layer's weights
+    certified: CertifiedHead | None = None  # an int8 copy of the head with bounds, where one pays
+    uncertified: str = ""  # why there is none
 
     @property
     def rope(self) -> RoPE:
@@ -84,7 +87,8 @@ class Network(NamedTuple):
         table: Tensor | QuantLinear = embedding.weight if tied else self.head.weight.to(device)
         head = Head(self.head.norm.to(device), table, self.head.multiplier)
         ropes = tuple(rope.to(device) for rope in self.ropes)
-        return Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
+        there = Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
+        return there._replace(uncertified=refusal(head.weight))
 
 
 def _no_experts(product: Product) -> Experts:
@@ -121,6 +125,20 @@ def assemble(config: Config, source: Source, context: int | None = None) -> Netw
     plain = QuantEmbedding(rows, multiplier) if isinstance(rows, QuantLinear) else Embedding(rows, multiplier)
     embedding, table = _rotated_tables(config, plain, source.head())
     return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
+
+
+def with_copy(network: Network, wanted: bool | None) -> Network:
+    """Return a network whose float head is read through an int8 copy, if that is wanted or, by default (None), pays."""
+    table = network.head.weight
+    reason = "it was turned off" if wanted is False else refusal(table, 0 if wanted else WORTH)
+    head = None
+    if not reason:
+        assert isinstance(table, Tensor)
+        head = certify(table, network.head.multiplier)
+        reason = "" if head is not None else "a number of the table is not finite"
+    if wanted and head is None:
+        raise ArgumentError(f"load: certified=True cannot be: {reason}. Leave it out.")
+    return network._replace(certified=head, uncertified=reason)
 
 
 def _rotated_tables(

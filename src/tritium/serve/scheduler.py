@@ -16,7 +16,7 @@ from typing import Any
 
 from tritium.errors import ArgumentError, BusyError, TritiumError
 from tritium.models.generation import Slots, Stops, common, decode, fit
-from tritium.models.sampling import Logprobs, Sampler, State
+from tritium.models.sampling import Logprobs, Need, Sampler, State
 from tritium.models.text.tokenizer import Stream, Tokenizer
 from tritium.settings import log
 
@@ -155,8 +155,8 @@ class _Run:
     held: deque[tuple[int, int, Logprobs | None]] = field(default_factory=deque)  # (begins at, token, …), not yet sent
 
     @property
-    def needs_logits(self) -> bool:
-        return self.ticket.request.logprobs is not None or self.state.needs_logits
+    def need(self) -> Need:
+        return self.state.need if self.ticket.request.logprobs is None else Need.ROW
 
     @property
     def at_last(self) -> bool:
@@ -353,8 +353,8 @@ class Scheduler:
     def _step(self, runs: list[_Run], ahead: bool = False) -> list[Any]:
         """One more token in the slots of these, and what the next ones are picked from."""
         ids = [run.next for run in runs if run.next is not None]
-        whole = any(run.needs_logits for run in runs)
-        return list(decode(self.session, [run.slot for run in runs], ids, whole, ahead))
+        need = max(run.need for run in runs)
+        return list(decode(self.session, [run.slot for run in runs], ids, need, ahead))
 
     def _decode_alone(self, runs: list[_Run], error: Exception) -> None:
         """After a common step failed: one by one, so that only those end that cannot go on."""

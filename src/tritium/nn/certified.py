@@ -1,0 +1,205 @@
+"""A float output head that is read through an int8 copy: bounds on all logits, and the exact ones of few rows.
+
+Knows nothing of sampling. The copy has half the bytes of an f16 table, or fewer. Of a row w of the table, its int8 row v (integers
+times their scale), the input x, and y, which is x as a sum of two int8 vectors y1 and y2, the logit that the table gives is within
+
+    |w - v| |x| (1 + g)  +  |v| (|x - y| + g |x| + 16 u (|y1| + |y2|))
+
+of the copy's: u is 2^-24, g what f32 sums of this length lose in any order. `docs/certified.md` has the proof.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import isfinite
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import buffer, dtype as dt, ops, quant
+from tritium.errors import ArgumentError, ShapeError
+from tritium.functions import asarray
+from tritium.nn.linear import QuantLinear
+from tritium.tensor import Tensor
+from tritium.threads import get_num_threads
+
+Array = np.ndarray[Any, np.dtype[Any]]
+UNIT = 2.0**-24  # of f32
+MORE = 1 + 2.0**-18  # a factor that makes a number no less than it is, however it was rounded
+FLOOR = 2.0**-60  # added to every norm: more than underflow takes away
+LEAST, MOST = 2.0**-20, 2.0**126  # of an input, and of a logit; beyond, nothing is bounded
+CHUNK = 1 << 20  # weights that are quantised at once, in the caches
+TOGETHER = 8  # inputs for which the table is read as fast as for one
+WORTH = 32 << 20  # bytes that must be saved: fewer are read in the time that bounds take
+
+
+class Bounds(NamedTuple):
+    """Of one input, bounds on all logits, f32 [vocab]."""
+
+    lower: Array
+    upper: Array
+
+
+@dataclass
+class HeadStatistics:
+    """How often the int8 copy was enough, and what was read of the table."""
+
+    decided: int = 0  # tokens that were decided by bounds and few rows
+    whole: int = 0  # tokens for which bounds were computed, and then the whole table
+    resting: int = 0  # tokens for which the whole table was read at once, since bounds had not been enough
+    rows: int = 0  # rows of the table that were read by themselves
+
+    @property
+    def tokens(self) -> int:
+        """Return all tokens."""
+        return self.decided + self.whole + self.resting
+
+    def __str__(self) -> str:
+        if not self.tokens:
+            return "no token yet"
+        mean = f", {self.rows / self.decided:.0f} rows each" if self.decided else ""
+        return f"{self.decided} of {self.tokens} tokens decided by bounds{mean}; {self.whole + self.resting} read the whole head"
+
+
+class CertifiedHead:
+    """A float table, its int8 copy, and for each row how far the copy is from it at most, and how long the copy is."""
+
+    def __init__(self, table: Tensor, copy: QuantLinear, error: Tensor, norm: Tensor, multiplier: float = 1.0) -> None:
+        rows = (table.shape[0],)
+        if copy.weight.shape != table.shape or error.shape != rows or norm.shape != rows:
+            raise ShapeError(
+                f"CertifiedHead: a copy of shape {list(table.shape)} and two numbers for each row are needed, given {copy}, "
+                f"{error.spec} and {norm.spec}."
+            )
+        self.table, self.copy, self.error, self.norm, self.multiplier = table, copy, error, norm, multiplier
+        self._error, self._norm = (np.asarray(t.numpy()) for t in (error, norm))
+        both = self._error, self._norm
+        if not all(isfinite(float(a.max(initial=0))) and float(a.min(initial=0)) >= 0 for a in both):
+            raise ArgumentError("CertifiedHead: an error or a norm of a row is negative or not finite.")
+        self._longest = float(self._error.max(initial=0)) + float(self._norm.max(initial=0))
+        self.statistics, self._lock = HeadStatistics(), Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the copy and of its bounds."""
+        return self.copy.nbytes + self.error.nbytes + self.norm.nbytes
+
+    def approximate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x [n, hidden_size] followed by what its int8 form loses, [2 n, hidden_size], and the copy's logits [n, vocab]."""
+        q, scale, _ = ops.quantize_activations(x)
+        both = ops.concat(x, x - q.to(dt.f32) * ops.expand_dims(scale, -1), axis=0)
+        logits, count = self.copy(both), x.shape[0]
+        return both, logits[:count] + logits[count:]
+
+    def bounds(self, both: Array, logits: Array) -> list[Bounds | None]:
+        """Return the bounds of each input that `approximate` was given; None where nothing can be said."""
+        q, scale, _ = (t.numpy() for t in ops.quantize_activations(asarray(both, device="cpu")))
+        count = logits.shape[0]
+        parts = q.astype(np.float64) * scale.astype(np.float64)[:, None]
+        x = both[:count].astype(np.float64)
+        lost = _lengths(x - parts[:count] - parts[count:])
+        sizes = zip(_lengths(x), lost, _lengths(parts[:count]) + _lengths(parts[count:]), logits, strict=True)
+        return [self._within(float(a), float(b), float(c), row) for a, b, c, row in sizes]
+
+    def _within(self, length: float, lost: float, parts: float, logits: Array) -> Bounds | None:
+        """Return the bounds for an input of this length, what its int8 form lost of it, and the lengths of its parts."""
+        k, m = self.table.shape[1], abs(self.multiplier)
+        g = k * UNIT / (1 - k * UNIT)
+        largest = self._longest * length * (1 + g) * max(1.0, m) * MORE
+        if not (length >= LEAST and largest < MOST and g < 0.5 and isfinite(lost)):
+            return None
+        a = m * MORE * (length * (1 + g + 4 * UNIT))
+        b = m * MORE * (lost + length * (g + 4 * UNIT) + 16 * UNIT * parts)
+        distance = self._error * np.float32(a)
+        distance += self._norm * np.float32(b)
+        centre = logits if self.multiplier == 1 else logits * np.float32(self.multiplier)
+        return Bounds(centre - distance, centre + distance)
+
+    def read(self, x: Array, ids: Array) -> Array:
+        """Return the logits of one input x [hidden_size] of some rows: the bits that the whole table gives."""
+        count = 1 << max(4, (ids.size - 1).bit_length())  # few sizes, so that calls are remembered
+        wanted = np.zeros(min(count, max(ids.size, self.table.shape[0])), np.int64)
+        wanted[: ids.size] = ids
+        rows = ops.take(self.table, asarray(wanted, device="cpu"), axis=0)
+        return np.asarray(self._logits(x[None], rows)[0, : ids.size])
+
+    def whole(self, x: Array) -> Array:
+        """Return all logits of inputs [n, hidden_size]."""
+        return self._logits(x, self.table)
+
+    def _logits(self, x: Array, table: Tensor) -> Array:
+        logits = ops.linear(asarray(x, device="cpu"), table)
+        return np.asarray((logits if self.multiplier == 1 else logits * self.multiplier).numpy())
+
+    def count(self, **more: int) -> None:
+        """Add to the statistics."""
+        with self._lock:
+            for name, number in more.items():
+                setattr(self.statistics, name, getattr(self.statistics, name) + number)
+
+
+def _lengths(rows: Array) -> Array:
+    """Return the Euclidean length of each row."""
+    return np.asarray(np.sqrt((rows * rows).sum(axis=-1)))
+
+
+def refusal(table: Tensor | QuantLinear, worth: int = WORTH) -> str:
+    """Return why a head is not read through an int8 copy; "" if it pays."""
+    if isinstance(table, QuantLinear):
+        return f"its weights are {table.weight.scheme} already"
+    if table.device.type != "cpu":
+        return f"{table.device} reads the whole head"
+    if buffer.native is None:
+        return "without the native library sums have no fixed order"
+    saved = table.nbytes - table.size - 12 * table.shape[0]
+    if saved < worth:
+        return f"an int8 copy would save {max(saved, 0) >> 20} MB a token, too few of {worth >> 20} MB that pay"
+    return ""
+
+
+def certify(table: Tensor, multiplier: float = 1.0) -> CertifiedHead | None:
+    """Return a head with an int8 copy of its table; None where a number of the table is not finite."""
+    n, k = table.shape
+    q, scale = np.empty((n, k), np.int8), np.empty(n, np.float32)
+    error, norm = np.empty(n, np.float32), np.empty(n, np.float32)
+    rows = max(1, CHUNK // max(k, 1))
+
+    def part(first: int) -> None:
+        at = slice(first, min(first + rows, n))
+        q[at], scale[at], error[at], norm[at] = _quantised(table[at].to(dt.f32).numpy())
+
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"), ThreadPoolExecutor(get_num_threads()) as pool:
+        list(pool.map(part, range(0, n, rows)))
+    if not (np.isfinite(error).all() and np.isfinite(norm).all()):
+        return None
+    weight = quant.Quantized("int8", asarray(q, device="cpu"), asarray(scale, device="cpu"))
+    sides = (asarray(a, device="cpu") for a in (error, norm))
+    return CertifiedHead(table, QuantLinear(weight), *sides, multiplier)
+
+
+def _quantised(w: Array) -> tuple[Array, Array, Array, Array]:
+    """Return rows of f32 as int8 and their scales; no less than the length of what each lost, and than its int8 length."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
+        scale = np.maximum(np.abs(w).max(axis=1, initial=0) / np.float32(127), np.float32(2.0**-126))
+        ratio = w / scale[:, None]
+        np.rint(ratio, out=ratio)
+        np.clip(ratio, -127, 127, out=ratio)
+        q = ratio.astype(np.int8)
+        ratio *= scale[:, None]
+        norm = _length(ratio)
+        np.subtract(w, ratio, out=ratio)
+        error = _length(ratio) + 4 * UNIT * norm
+        return q, scale, _upward(error), _upward(norm)
+
+
+def _length(rows: Array) -> Array:
+    """Return the length of each row of f32, no less than it is: sums of squares lose at most k u of them, in any order."""
+    k = rows.shape[1]
+    lost = (k + 2) * UNIT / (1 - (k + 2) * UNIT)
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows).astype(np.float64)) * (1 + lost))
+
+
+def _upward(a: Array) -> Array:
+    return np.asarray((a * MORE + FLOOR).astype(np.float32))
