@@ -244,12 +244,13 @@ class Prepacked:
             )
         assert isinstance(table, Tensor)
         copy = self._linear(COPY, table.shape)
-        bounds = [self.tensor(key, rows) for key in (COPY_ERROR, COPY_NORM)]
-        if copy.weight.scheme != "i8" or copy.activations != "token" or any(t.dtype is not dt.f32 for t in bounds):
+        error, norm = self.tensor(COPY_ERROR, rows), self.tensor(COPY_NORM, rows)
+        floats = error.dtype is dt.f32 and norm.dtype is dt.f32
+        if copy.weight.scheme != "i8" or copy.weight.group or copy.activations != "token" or not floats:
             needed = "int8 for tokens of int8, and f32 for its bounds"
             raise fault(f"{visible(self.path.name)}, weight {COPY!r}", f"{copy}", needed)
         try:
-            head = CertifiedHead(table, copy, *bounds, network.head.multiplier)
+            head = CertifiedHead(table, copy, error, norm, network.head.multiplier)
         except ArgumentError as error:
             raise FormatError(f"{visible(self.path.name)}: {error}") from None
         return network._replace(certified=head)

@@ -21,8 +21,8 @@ from tritium.families.config import Config
 from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
 from tritium.models.bounds import Bounded, may_be_largest
+from tritium.models.certified import Certified
 from tritium.models.weights import Network
-from tritium.nn.certified import TOGETHER as READ_TOGETHER, CertifiedHead
 from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
 from tritium.nn.transformer import Attention, KVCache
@@ -32,7 +32,6 @@ BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is
 TOGETHER = (1, 2, 4, 8, 16, 32, 64)  # sequences of one decode program
 SCORED = (16, 64)  # tokens whose logits are all wanted: each takes a row of the vocabulary
 EXACT = 1 << 24  # ids up to here are exact in f32, which every device has
-LONGEST_REST = 64  # steps after which bounds are tried again, where they were not enough several times
 START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
 
 Ids = Sequence[int]
@@ -120,50 +119,6 @@ def programs(network: Network) -> Programs:
     )
 
 
-class _Certified:
-    """The certified head of a session: bounds where they are likely enough, else it rests and has the whole head read."""
-
-    def __init__(self, head: CertifiedHead) -> None:
-        self.head = head
-        self._rest = self._failures = self._count = self._fallen = 0
-
-    def rests(self, count: int) -> bool:
-        """Return True if the whole head is to be read for the next step of `count` sequences.
-
-        It is after a step whose bounds were not enough for half of the sequences: for 1, 2, 4, … steps, until they are again."""
-        if self._count:
-            self._failures = self._failures + 1 if 2 * self._fallen >= self._count else 0
-            self._rest = min(1 << self._failures >> 1, LONGEST_REST)
-            self._count = self._fallen = 0
-        if self._rest:
-            self._rest -= 1
-            self.head.count(resting=count)
-            return True
-        return False
-
-    def bounded(self, both: Logits, logits: Logits, count: int) -> list[Logits | Bounded]:
-        """Return for each of the first `count` sequences its logits within bounds; all of them where nothing bounds them."""
-        x, parts = both[: logits.shape[0]][:count], np.concatenate([both[:count], both[logits.shape[0] :][:count]])
-        self._count, known = count, dict[int, Logits]()
-        return [self._row(x, i, b, known) for i, b in enumerate(self.head.bounds(parts, logits[:count]))]
-
-    def _row(self, x: Logits, i: int, bounds: Any, known: dict[int, Logits]) -> Logits | Bounded:
-        def read(ids: np.ndarray[Any, Any]) -> Logits:
-            self.head.count(rows=ids.size)
-            return self.head.read(x[i], ids)
-
-        def whole() -> Logits:
-            first = i // READ_TOGETHER * READ_TOGETHER
-            if first not in known:
-                known[first] = self.head.whole(x[first : first + READ_TOGETHER])
-            self._fallen += 1
-            self.head.count(whole=1, decided=-1)
-            return known[first][i - first]
-
-        self.head.count(decided=1)
-        return whole() if bounds is None else Bounded(*bounds, read, whole)
-
-
 @lru_cache(maxsize=4096)
 def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
     """Sizes of the programs that take `count` tokens in least time: padding to a larger one, or several calls."""
@@ -217,7 +172,7 @@ class Session:
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
         self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
         self._ahead: _Ahead | None = None
-        self._certified = None if self._programs.approximate is None else _Certified(network.certified)  # type: ignore[arg-type]
+        self._certified = None if self._programs.approximate is None else Certified(network.certified)  # type: ignore[arg-type]
 
     def _state(self, mixer: d.Attention | DeltaNet, kv: Any) -> tuple[Tensor, ...]:
         """Return the memory of a layer for all slots: the KV cache, or the state of a delta net."""
@@ -313,8 +268,9 @@ class Session:
         tells more by them than it reads, else as `step` does."""
         program = self._programs.approximate
         if program is None or self._certified is None or self._certified.rests(len(slots)):
-            return self.step(slots, ids)
-        return self._certified.bounded(*self._together("step", program, slots, ids, cut=False), len(slots))
+            return list(self.step(slots, ids))
+        both, logits = self._together("step", program, slots, ids, cut=False)
+        return self._certified.bounded(both, logits, len(slots))
 
     def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
         """Append one token to each of several slots, in one program; the tokens that greedy decoding takes after them.

@@ -29,8 +29,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 UNIT = 2.0**-24  # of f32
 MORE = 1 + 2.0**-18  # a factor that makes a number no less than it is, however it was rounded
 FLOOR = 2.0**-60  # added to every norm: more than underflow takes away
-LEAST, MOST = 2.0**-20, 2.0**126  # of an input, and of a logit; beyond, nothing is bounded
-CHUNK = 1 << 20  # weights that are quantised at once, in the caches
+LEAST, MOST = 2.0**-20, 2.0**126  # length of an input, and size of a logit; beyond, nothing is bounded
+CHUNK = 1 << 18  # weights that are quantised at once, in the caches
 TOGETHER = 8  # inputs for which the table is read as fast as for one
 WORTH = 32 << 20  # bytes that must be saved: fewer are read in the time that bounds take
 
@@ -108,7 +108,7 @@ class CertifiedHead:
         k, m = self.table.shape[1], abs(self.multiplier)
         g = k * UNIT / (1 - k * UNIT)
         largest = self._longest * length * (1 + g) * max(1.0, m) * MORE
-        if not (length >= LEAST and largest < MOST and g < 0.5 and isfinite(lost)):
+        if not (length * min(1.0, m) >= LEAST and largest < MOST and g < 0.5 and isfinite(lost)):
             return None
         a = m * MORE * (length * (1 + g + 4 * UNIT))
         b = m * MORE * (lost + length * (g + 4 * UNIT) + 16 * UNIT * parts)
@@ -175,8 +175,8 @@ def certify(table: Tensor, multiplier: float = 1.0) -> CertifiedHead | None:
     if not (np.isfinite(error).all() and np.isfinite(norm).all()):
         return None
     weight = quant.Quantized("int8", asarray(q, device="cpu"), asarray(scale, device="cpu"))
-    sides = (asarray(a, device="cpu") for a in (error, norm))
-    return CertifiedHead(table, QuantLinear(weight), *sides, multiplier)
+    lost, length = asarray(error, device="cpu"), asarray(norm, device="cpu")
+    return CertifiedHead(table, QuantLinear(weight), lost, length, multiplier)
 
 
 def _quantised(w: Array) -> tuple[Array, Array, Array, Array]:

@@ -1,0 +1,60 @@
+"""The certified head of one session: logits within bounds while bounds are enough, the whole head where they are not.
+
+Knows nothing of programs or sampling. One thread at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tritium.models.bounds import Bounded
+from tritium.nn.certified import TOGETHER, Bounds, CertifiedHead
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LONGEST_REST = 64  # steps after which bounds are tried again, where they were not enough several times
+
+
+class Certified:
+    """The certified head of a session: bounds where they are likely enough, else it rests and has the whole head read."""
+
+    def __init__(self, head: CertifiedHead) -> None:
+        self.head = head
+        self._rest = self._failures = self._count = self._fallen = 0
+
+    def rests(self, count: int) -> bool:
+        """Return True if the whole head is to be read for the next step of `count` sequences.
+
+        It is after a step whose bounds were not enough for half of the sequences: for 1, 2, 4, … steps, until they are again."""
+        if self._count:
+            self._failures = self._failures + 1 if 2 * self._fallen >= self._count else 0
+            self._rest = min(1 << self._failures >> 1, LONGEST_REST)
+            self._count = self._fallen = 0
+        if self._rest:
+            self._rest -= 1
+            self.head.count(resting=count)
+            return True
+        return False
+
+    def bounded(self, both: Array, logits: Array, count: int) -> list[Array | Bounded]:
+        """Return for each of the first `count` sequences its logits within bounds; all of them where nothing bounds them."""
+        x, parts = both[: logits.shape[0]][:count], np.concatenate([both[:count], both[logits.shape[0] :][:count]])
+        self._count, known = count, dict[int, Array]()
+        return [self._row(x, i, b, known) for i, b in enumerate(self.head.bounds(parts, logits[:count]))]
+
+    def _row(self, x: Array, i: int, bounds: Bounds | None, known: dict[int, Array]) -> Array | Bounded:
+        def read(ids: Array) -> Array:
+            self.head.count(rows=ids.size)
+            return self.head.read(x[i], ids)
+
+        def whole() -> Array:
+            first = i // TOGETHER * TOGETHER
+            if first not in known:
+                known[first] = self.head.whole(x[first : first + TOGETHER])
+            self._fallen += 1
+            self.head.count(whole=1, decided=-1)
+            return known[first][i - first]
+
+        self.head.count(decided=1)
+        return whole() if bounds is None else Bounded(bounds.lower, bounds.upper, read, whole)

@@ -1,0 +1,122 @@
+"""The certified head: its bounds hold the logits of the whole head, whose bits single rows have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import tritium as tt
+from heads import HEADS, INPUTS, head_of, input_of
+from tritium.buffer import native
+from tritium.errors import ArgumentError, ShapeError
+from tritium.nn.certified import CertifiedHead, certify, refusal
+from tritium.nn.linear import QuantLinear
+
+if native is None:
+    pytest.skip("without the native library sums have no fixed order", allow_module_level=True)
+
+
+def within(head: CertifiedHead, x: np.ndarray) -> Any:
+    both, logits = (t.numpy() for t in head.approximate(tt.asarray(x)))
+    return head.bounds(both, logits)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(HEADS), st.sampled_from(INPUTS), st.sampled_from(["f32", "f16", "bf16"]), st.integers(1, 70),
+    st.sampled_from([1, 15, 64, 200, 1100]), st.sampled_from([1.0, 0.37, -2.5, 1e-3]), st.integers(0, 10**6),
+)  # fmt: skip
+def test_bounds_hold_the_logits_of_the_whole_head(
+    kind: str, of: str, dtype: str, vocab: int, width: int, multiplier: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    head = certify(tt.asarray(head_of(kind, vocab, width, rng)).to(dtype), multiplier)
+    x = np.stack([input_of(of, width, rng), input_of("normal", width, rng)])
+    if head is None:
+        assert kind == "not finite" or dtype == "f16"  # the largest numbers are infinite there
+        return
+    whole = head.whole(x)
+    for bounds, row in zip(within(head, x), whole, strict=True):
+        if bounds is not None:
+            assert np.isfinite(row).all()
+            assert (bounds.lower <= row).all()
+            assert (row <= bounds.upper).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("multiplier", [1.0, 0.3])
+def test_rows_have_the_bits_of_the_whole_head(dtype: str, multiplier: float) -> None:
+    rng = np.random.default_rng(1)
+    head = certify(tt.asarray(rng.normal(size=(301, 1100)).astype(np.float32)).to(dtype), multiplier)
+    assert head is not None
+    x = rng.normal(size=(11, 1100)).astype(np.float32)
+    whole, alone = head.whole(x), [head.whole(row[None])[0] for row in x]
+    np.testing.assert_array_equal(whole, alone)
+    for count in (1, 2, 16, 17, 100, 301):
+        ids = np.sort(rng.choice(301, count, replace=False))
+        np.testing.assert_array_equal(head.read(x[3], ids), whole[3, ids])
+
+
+def test_bounds_of_usual_numbers_are_near() -> None:
+    rng = np.random.default_rng(2)
+    head = certify(tt.asarray(rng.normal(size=(400, 640)).astype(np.float32)).to("f16"))
+    assert head is not None
+    x = rng.normal(size=(3, 640)).astype(np.float32)
+    for bounds, row in zip(within(head, x), head.whole(x), strict=True):
+        assert (bounds.upper - bounds.lower).max() < row.std()
+        assert bounds.upper.shape == bounds.lower.shape == (400,)
+
+
+@pytest.mark.parametrize("of", ["nan", "infinite", "zero", "tiny"])
+def test_nothing_bounds_the_logits_of_such_inputs(of: str) -> None:
+    rng = np.random.default_rng(3)
+    head = certify(tt.asarray(rng.normal(size=(20, 32)).astype(np.float32)))
+    assert head is not None
+    assert within(head, np.stack([input_of(of, 32, rng), input_of("normal", 32, rng)]))[0] is None
+
+
+def test_logits_near_the_largest_number_are_not_bounded() -> None:
+    head = certify(tt.asarray(np.full((4, 8), 1e18, np.float32)))
+    assert head is not None
+    assert within(head, np.full((1, 8), 2e19, np.float32)) == [None]
+    assert within(head, np.full((1, 8), 1e17, np.float32))[0] is not None
+
+
+def test_a_table_with_a_number_that_is_not_finite_is_not_certified() -> None:
+    for wrong in (np.nan, np.inf, -np.inf, 3e38):  # the square of the last is not
+        w = np.zeros((9, 40), np.float32)
+        w[7, 3] = wrong
+        assert certify(tt.asarray(w)) is None
+
+
+def test_what_does_not_pay_is_refused() -> None:
+    table = tt.asarray(np.zeros((64, 32), np.float16))
+    assert "would save 0 MB" in refusal(table)
+    assert refusal(table, 0) == ""
+    assert "int8 already" in refusal(QuantLinear.from_float(table, "int8"), 0)
+    assert refusal(tt.asarray(np.zeros((64, 32), np.int8)).to("f16"), 10**6)
+
+
+def test_a_copy_of_another_shape_or_a_bound_that_is_no_length_is_an_error() -> None:
+    head = certify(tt.asarray(np.ones((6, 8), np.float32)))
+    other = certify(tt.asarray(np.ones((6, 9), np.float32)))
+    assert head is not None
+    assert other is not None
+    with pytest.raises(ShapeError, match="a copy of shape"):
+        CertifiedHead(head.table, other.copy, head.error, head.norm)
+    for wrong in (-1.0, np.nan, np.inf):
+        with pytest.raises(ArgumentError, match="negative or not finite"):
+            CertifiedHead(head.table, head.copy, head.error, head.norm * wrong)
+
+
+def test_statistics_are_counted() -> None:
+    head = certify(tt.asarray(np.ones((6, 8), np.float32)))
+    assert head is not None
+    assert str(head.statistics) == "no token yet"
+    head.count(decided=3, rows=12)
+    head.count(whole=1, resting=2)
+    assert head.statistics.tokens == 6
+    assert str(head.statistics) == "3 of 6 tokens decided by bounds, 4 rows each; 3 read the whole head"
