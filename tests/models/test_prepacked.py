@@ -103,6 +103,62 @@ def test_large_weights_stay_where_the_file_has_them(packed: Path) -> None:
     assert not network.blocks[0].mlp.gate_up.weight.data.storage.writable
 
 
+# ---- the int8 copy of a certified head
+
+
+@pytest.fixture(scope="module")
+def certified(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if native is None:
+        pytest.skip("without the native library sums have no fixed order")
+    return prepack(load(original, head="f16", certified=True), tmp_path_factory.mktemp("certified") / "m.tritium")
+
+
+def test_the_copy_of_a_head_comes_back_in_its_bits(original: Path, certified: Path, tmp_path: Path) -> None:
+    first, second = load(original, head="f16", certified=True), load(certified)
+    one, two = first.network.certified, second.network.certified
+    assert one is not None
+    assert two is not None
+    assert second.nbytes == first.nbytes
+    np.testing.assert_array_equal(one.copy.dequantize().numpy(), two.copy.dequantize().numpy())
+    np.testing.assert_array_equal(one.error.numpy(), two.error.numpy())
+    np.testing.assert_array_equal(one.norm.numpy(), two.norm.numpy())
+    assert not two.copy.weight.data.storage.writable  # it is the file
+    assert models.greedy(second, IDS[:4], 8)[0] == models.greedy(first, IDS[:4], 8)[0]
+    assert load(certified).save(tmp_path / "again.tritium").read_bytes() == certified.read_bytes()
+
+
+def test_a_file_without_a_copy_has_its_head_read_as_a_whole(packed: Path) -> None:
+    model = load(packed)
+    assert model.network.certified is None
+    assert "no int8 copy" in model.explain() or native is None
+    with pytest.raises(ArgumentError, match="certified=True is chosen when it is written"):
+        load(packed, certified=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("lm_head.copy", {"activations": "float"}),
+        ("lm_head.copy", {"group": 16}),
+        ("lm_head.copy", {"shape": [48, 31]}),
+        ("lm_head.copy_error", {"dtype": "bf16"}),
+        ("lm_head.copy_norm", {"shape": [24]}),
+    ],
+)
+def test_wrong_words_about_a_copy_are_refused(
+    where: str, words: dict[str, Any], certified: Path, tmp_path: Path
+) -> None:
+    path = changed(certified, tmp_path / "m.tritium", lambda config, about: about[where].update(words))
+    with pytest.raises(FormatError):
+        load(path)
+
+
+def test_a_copy_without_bounds_is_refused(certified: Path, tmp_path: Path) -> None:
+    path = changed(certified, tmp_path / "m.tritium", lambda config, about: about.pop("lm_head.copy_norm"))
+    with pytest.raises(FormatError, match=r"lm_head\.copy_norm"):
+        load(path)
+
+
 # ---- other machines
 
 RUN = """

@@ -18,12 +18,17 @@ import models
 import tritium as tt
 from models import TINY
 from tritium.backends import Absent, probes
+from tritium.buffer import native
 from tritium.errors import ArgumentError, ContextError
+from tritium.models.bounds import Bounded
 from tritium.models.config import Config
+from tritium.models.generation import generate_batch
 from tritium.models.load import Model, load
+from tritium.models.sampling import Sampler
 from tritium.models.session import BUCKETS, START, Picked, Session, chunks
 
 IDS = models.prompt(TINY, TINY.context)
+needs_native = pytest.mark.skipif(native is None, reason="without the native library sums have no fixed order")
 OTHERS = [name for name in ("torch", "mlx") if find_spec(name) is not None]
 OTHERS += ["cuda"] if find_spec("torch") is not None and not isinstance(probes.cuda_units(), Absent) else []
 
@@ -484,6 +489,76 @@ def test_the_cpu_finds_the_largest_of_the_logits_it_has(model: Model, alone: Any
     session, before = model.session(), model._programs.pick.cache_info()
     same(session.pick([0], IDS[:1]), alone[:1])
     assert model._programs.pick.cache_info() == before
+
+
+# ---- a certified head
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
+    """A model whose head is read through an int8 copy, and as a whole."""
+    shape = models.Shape(width=64, vocab=3000)
+    path = models.folder(tmp_path_factory.mktemp("certified") / "m", models.random(shape, 3))
+    return load(path, head="f16", certified=True), load(path, head="f16")
+
+
+@needs_native
+@pytest.mark.parametrize("count", [1, 3, 11])
+def test_a_certified_head_picks_the_tokens_and_logits_of_the_whole(count: int, pair: tuple[Model, Model]) -> None:
+    one, two = (m.session(slots=12) for m in pair)
+    assert pair[1].network.certified is None
+    slots = list(range(12))[::-1][:count]
+    ids = [5 * i for i in range(count)]
+    for _ in range(6):
+        logits = two.step(slots, ids)
+        picked = one.pick(slots, ids)
+        same(picked, logits)
+        ids = picked.ids
+    assert [one.tokens(s) for s in range(12)] == [two.tokens(s) for s in range(12)]
+    statistics = pair[0].head_statistics
+    assert statistics is not None
+    assert statistics.decided > statistics.whole
+
+
+@needs_native
+def test_logits_within_bounds_are_those_of_a_step(pair: tuple[Model, Model]) -> None:
+    one, two = (m.session(slots=3) for m in pair)
+    for row, want in zip(one.bounded([2, 0], [7, 8]), two.step([2, 0], [7, 8]), strict=True):
+        assert isinstance(row, Bounded)
+        np.testing.assert_array_equal(row.whole(), want)
+        np.testing.assert_array_equal(row.read(np.array([0, 7, 2999])), want[[0, 7, 2999]])
+        assert (row.lower <= want).all()
+        assert (want <= row.upper).all()
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.8}, {"temperature": 1.1, "top_k": 20, "top_p": 0.9}, {"temperature": 2, "min_p": 0.2},
+                {"temperature": 0.9, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "logit_bias": {3: 2.0, 9: -np.inf}}],
+    ids=str,
+)  # fmt: skip
+def test_texts_of_a_certified_head_are_those_of_the_whole(options: dict[str, Any], pair: tuple[Model, Model]) -> None:
+    prompts = [IDS[:4], IDS[2:9], [1]]
+    known: Any = SimpleNamespace(eos=frozenset(), bytes_of=lambda token: b"x", decode=lambda ids: "", encode=list)
+    texts = []
+    for model in pair:
+        sampler = Sampler(seed=4, **options)
+        made = generate_batch(model.session(slots=2), known, prompts, sampler=sampler, max_tokens=12)
+        texts.append([g.tokens for g in made])
+    assert texts[0] == texts[1]
+
+
+def test_why_a_head_is_read_as_a_whole(pair: tuple[Model, Model], model: Model) -> None:
+    assert "would save 0 MB a token" in model.explain()
+    assert "turned off" in load(certified=False).explain()
+    assert model.head_statistics is None
+
+
+@needs_native
+def test_a_head_that_cannot_be_certified_is_refused(pair: tuple[Model, Model]) -> None:
+    assert "certified: read through an int8 copy" in pair[0].explain()
+    with pytest.raises(ArgumentError, match="certified=True cannot be: its weights are int8 already"):
+        load(certified=True, head="int8")
 
 
 # ---- scores
