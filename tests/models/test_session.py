@@ -556,7 +556,7 @@ def test_why_a_head_is_read_as_a_whole(pair: tuple[Model, Model], model: Model) 
 
 @needs_native
 def test_a_head_that_cannot_be_certified_is_refused(pair: tuple[Model, Model]) -> None:
-    assert "certified: read through an int8 copy" in pair[0].explain()
+    assert "certified, read through an int8 copy" in pair[0].explain()
     with pytest.raises(ArgumentError, match="certified=True cannot be: its weights are int8 already"):
         load(certified=True, head="int8")
 

@@ -100,13 +100,16 @@ class Model:
         kind = head.dtype.name if isinstance(head, Tensor) else head.weight.scheme
         rows = f"{self.config.vocab_size} x {self.config.hidden_size}"
         lines = [repr(self)[1:-1], f"head: {kind} [{rows}], {bytes_text(head.nbytes)}"]
+        return "\n".join([*lines, f"  {self.head_use}"])
+
+    @property
+    def head_use(self) -> str:
+        """Say how the output head is read for a token: as a whole and why, or through an int8 copy and how often that was enough."""
         certified = self.network.certified
         if certified is None:
-            return "\n".join([*lines, f"  read as a whole for every token: {self.network.uncertified}"])
-        lines.append(
-            f"  certified: read through an int8 copy of {bytes_text(certified.nbytes)} with bounds; the tokens are those of {kind}"
-        )
-        return "\n".join([*lines, f"  {certified.statistics}"])
+            return f"read as a whole for every token: {self.network.uncertified}"
+        copy = bytes_text(certified.nbytes)
+        return f"certified, read through an int8 copy of {copy} with bounds: {certified.statistics}"
 
     @property
     def device(self) -> backends.Device:

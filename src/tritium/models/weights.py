@@ -88,7 +88,7 @@ class Network(NamedTuple):
         head = Head(self.head.norm.to(device), table, self.head.multiplier)
         ropes = tuple(rope.to(device) for rope in self.ropes)
         there = Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
-        return there._replace(uncertified=refusal(head.weight))
+        return with_copy(there, None)
 
 
 def _no_experts(product: Product) -> Experts:

@@ -68,6 +68,7 @@ class Report:
     batch: int
     weight_bytes: int  # read for every token
     cache_bytes: int  # of the KV cache, for the tokens of one run
+    head: str  # how the output head was read, and how often bounds were enough
     rows: dict[str, Measured] = field(default_factory=dict)
 
     @property
@@ -96,6 +97,7 @@ class Report:
             f"Every token reads {bytes_text(self.weight_bytes)} of weights: {self.bandwidth / 1e9:.1f} GB/s while decoding "
             "(`tritium ceilings` measures the memory bandwidth)."
         )
+        lines.append(f"Output head: {self.head}.")
         return "\n".join(lines)
 
 
@@ -132,14 +134,16 @@ def measure(
     report(repeat + 2, "")
     linears = prepacked.linears(model.network)
     head = model.network.head.weight
-    read = sum(q.nbytes for q in linears.values()) + (0 if "lm_head" in linears else head.nbytes)
+    certified = model.network.certified
+    table = 0 if "lm_head" in linears else head.nbytes if certified is None else certified.nbytes
+    read = sum(q.nbytes for q in linears.values()) + table
     rows = {
         "ready": ready, "prefill": Measured("tokens/s", tuple(prefills)), "first token": Measured("s", tuple(firsts)),
         "decode": Measured("tokens/s", tuple(decodes)), "peak memory": peak_memory(), "energy": energy,
     }  # fmt: skip
     return Report(
         model.name, processor(), get_num_threads(), prefill, decode, batch, read,
-        session.nbytes, rows,
+        session.nbytes, model.head_use, rows,
     )  # fmt: skip
 
 
