@@ -352,6 +352,7 @@ def perplexity(
     type=click.Choice(["tern2", "tern5"]),
     help="2 or 1.6 bits per weight (default: the faster decode here).",
 )
+@click.option("--certified/--no-certified", default=None, help="Store an int8 copy of a float head to read it through.")
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
 @click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
 @click.option("--mmap/--no-mmap", default=True, help="Map the model file (default), or read it into memory.")
@@ -383,6 +384,11 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
         return
     say(shown(path.name), "bold", end="")
     echo(f"  {loaded.config.layers} layers · {size(path.stat().st_size)}")
+    certified = loaded.network.certified
+    if certified is not None:
+        echo(
+            f"the int8 copy of the head adds {size(certified.nbytes)}: tokens are decoded from it, with bounds (--no-certified leaves it out)"
+        )
     head = loaded.network.head.weight
     if options["head"] is not None and loaded.config.tied and head is not loaded.network.embedding.weight:
         table = loaded.network.embedding.weight

@@ -71,12 +71,12 @@ def may_be_drawn(lower: Array, upper: Array, temperature: float, uniform: Array,
 
 def _reach(lower: Array, upper: Array, temperature: float, uniform: Array, sure: Array | None) -> Array:
     """Return the positions of all whose key may reach the best key of those that take part for sure (None: all do)."""
-    at = np.arange(lower.size) if sure is None else np.flatnonzero(sure)
-    if not at.size:
+    if sure is not None and not sure.any():
         return np.arange(lower.size)
     base = float(lower.max())
     # Two keys that are likely large: of the largest logit and of the largest Gumbel number.
-    two = at[[lower[at].argmax(), uniform[at].argmin()]] if sure is not None else [lower.argmax(), uniform.argmin()]
+    low, random = (lower, uniform) if sure is None else (np.where(sure, lower, -np.inf), np.where(sure, uniform, 1.0))
+    two = [low.argmax(), random.argmin()]
     with np.errstate(over="ignore"):
         some = float((_scaled(lower[two], base, temperature) + gumbel(uniform[two])).max())
         # Any other either has a logit near the largest or a rare Gumbel number: -log1p(-u) >= u.

@@ -44,7 +44,7 @@ class Bounds(NamedTuple):
 
 @dataclass
 class HeadStatistics:
-    """How often the int8 copy was enough, and what was read of the table."""
+    """Counts of tokens that the int8 copy was enough for and of those it was not, and of rows of the table that were read."""
 
     decided: int = 0  # tokens that were decided by bounds and few rows
     whole: int = 0  # tokens for which bounds were computed, and then the whole table
@@ -120,9 +120,9 @@ class CertifiedHead:
     def read(self, x: Array, ids: Array) -> Array:
         """Return the logits of one input x [hidden_size] of some rows: the bits that the whole table gives."""
         count = 1 << max(4, (ids.size - 1).bit_length())  # few sizes, so that calls are remembered
-        wanted = np.zeros(min(count, max(ids.size, self.table.shape[0])), np.int64)
-        wanted[: ids.size] = ids
-        rows = ops.take(self.table, asarray(wanted, device="cpu"), axis=0)
+        indices = np.zeros(min(count, max(ids.size, self.table.shape[0])), np.int64)
+        indices[: ids.size] = ids
+        rows = ops.take(self.table, asarray(indices, device="cpu"), axis=0)
         return np.asarray(self._logits(x[None], rows)[0, : ids.size])
 
     def whole(self, x: Array) -> Array:
@@ -167,8 +167,8 @@ def certify(table: Tensor, multiplier: float = 1.0) -> CertifiedHead | None:
     rows = max(1, CHUNK // max(k, 1))
 
     def part(first: int) -> None:
-        at = slice(first, min(first + rows, n))
-        q[at], scale[at], error[at], norm[at] = _quantised(table[at].to(dt.f32).numpy())
+        chunk = slice(first, min(first + rows, n))
+        q[chunk], scale[chunk], error[chunk], norm[chunk] = _quantised(table[chunk].to(dt.f32).numpy())
 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"), ThreadPoolExecutor(get_num_threads()) as pool:
         list(pool.map(part, range(0, n, rows)))
