@@ -134,7 +134,7 @@ def with_copy(network: Network, wanted: bool | None) -> Network:
     head = None
     if not reason:
         assert isinstance(table, Tensor)
-        head = certify(table, network.head.multiplier)
+        head = certify(table, network.head.multiplier, threads=get_num_threads())
         reason = "" if head is not None else "a number of the table is not finite"
     if wanted and head is None:
         raise ArgumentError(f"load: certified=True cannot be: {reason}. Leave it out.")

@@ -23,7 +23,6 @@ from tritium.errors import ArgumentError, ShapeError
 from tritium.functions import asarray
 from tritium.nn.linear import QuantLinear
 from tritium.tensor import Tensor
-from tritium.threads import get_num_threads
 
 Array = np.ndarray[Any, np.dtype[Any]]
 UNIT = 2.0**-24  # of f32
@@ -159,8 +158,8 @@ def refusal(table: Tensor | QuantLinear, worth: int = WORTH) -> str:
     return ""
 
 
-def certify(table: Tensor, multiplier: float = 1.0) -> CertifiedHead | None:
-    """Return a head with an int8 copy of its table; None where a number of the table is not finite."""
+def certify(table: Tensor, multiplier: float = 1.0, *, threads: int = 1) -> CertifiedHead | None:
+    """Return a head with an int8 copy of its table; None where a number of the table is not finite. threads: that quantise it."""
     n, k = table.shape
     q, scale = np.empty((n, k), np.int8), np.empty(n, np.float32)
     error, norm = np.empty(n, np.float32), np.empty(n, np.float32)
@@ -170,7 +169,7 @@ def certify(table: Tensor, multiplier: float = 1.0) -> CertifiedHead | None:
         chunk = slice(first, min(first + rows, n))
         q[chunk], scale[chunk], error[chunk], norm[chunk] = _quantised(table[chunk].to(dt.f32).numpy())
 
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"), ThreadPoolExecutor(get_num_threads()) as pool:
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"), ThreadPoolExecutor(threads) as pool:
         list(pool.map(part, range(0, n, rows)))
     if not (np.isfinite(error).all() and np.isfinite(norm).all()):
         return None
