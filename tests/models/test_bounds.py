@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from itertools import pairwise
 from typing import Any
 
@@ -57,7 +58,7 @@ def picks(sampler: Sampler, rows: list[Any], seed: int) -> list[Any]:
 
 
 @needs_native
-@settings(max_examples=120)
+@settings(max_examples=int(os.environ.get("TRITIUM_CERTIFIED_TOKENS", "120")))
 @given(
     st.sampled_from(HEADS), st.sampled_from(INPUTS), st.sampled_from(["f32", "f16", "bf16"]), st.sampled_from(SAMPLERS),
     st.sampled_from([9, 150, 700]), st.sampled_from([8, 64]), st.integers(0, 10**6),

@@ -548,8 +548,8 @@ def test_texts_of_a_certified_head_are_those_of_the_whole(options: dict[str, Any
     assert texts[0] == texts[1]
 
 
-def test_why_a_head_is_read_as_a_whole(pair: tuple[Model, Model], model: Model) -> None:
-    assert "would save 0 MB a token" in model.explain()
+def test_why_a_head_is_read_as_a_whole(model: Model) -> None:
+    assert ("would save 0 MB a token" if native else "sums have no fixed order") in model.explain()
     assert "turned off" in load(certified=False).explain()
     assert model.head_statistics is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def within(head: CertifiedHead, x: np.ndarray) -> Any:
     return head.bounds(both, logits)
 
 
-@settings(max_examples=60)
+@settings(max_examples=int(os.environ.get("TRITIUM_CERTIFIED_HEADS", "60")))
 @given(
     st.sampled_from(HEADS), st.sampled_from(INPUTS), st.sampled_from(["f32", "f16", "bf16"]), st.integers(1, 70),
     st.sampled_from([1, 15, 64, 200, 1100]), st.sampled_from([1.0, 0.37, -2.5, 1e-3]), st.integers(0, 10**6),
