@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,20 +28,45 @@ MOST = 8  # a head is read as a whole where more than one in so many of its rows
 
 @dataclass(frozen=True, eq=False)
 class Bounded:
-    """A row of logits of which each is only known to be within bounds, f32 [vocab]; all are finite."""
+    """A row of logits of which each is only known to be within a distance of a number, f32 [vocab]; all are finite.
 
-    lower: Array
-    upper: Array
+    It is to be used before the next step: what it is made of may be written over then."""
+
+    centre: Array
+    distance: Array
     read: Callable[[Array], Array]  # the logits of some tokens as they are
     whole: Callable[[], Array]  # all of them
 
-    def sparse(self, ids: Array) -> Array:
-        """Return a row with the logits of these tokens and -inf elsewhere; the whole row where they are many."""
-        if ids.size * MOST > self.upper.size:
-            return self.whole()
-        row = np.full(self.upper.size, -np.inf, np.float32)
-        row[ids] = self.read(ids)
-        return row
+    @property
+    def size(self) -> int:
+        """Return the number of logits."""
+        return self.centre.size
+
+    @cached_property
+    def lower(self) -> Array:
+        """Return what each logit is at least."""
+        return np.asarray(self.centre - self.distance)
+
+    @cached_property
+    def upper(self) -> Array:
+        """Return what each logit is at most."""
+        return np.asarray(self.centre + self.distance)
+
+    def largest(self) -> tuple[int, float]:
+        """Return the token of the largest logit, the lowest among equals, and that logit."""
+        best = self.centre.argmax()
+        ids = np.flatnonzero(self.upper >= self.centre[best] - self.distance[best])
+        if is_many(ids, self.size):
+            row = self.whole()
+            return int(row.argmax()), float(row.max())
+        logits = self.read(ids)
+        first = int(logits.argmax())
+        return int(ids[first]), float(logits[first])
+
+
+def is_many(ids: Array, count: int) -> bool:
+    """Return True if the whole head is read rather than these rows of it."""
+    return ids.size * MOST > count
 
 
 def may_be_largest(lower: Array, upper: Array) -> Array:

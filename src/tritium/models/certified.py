@@ -21,6 +21,7 @@ class Certified:
 
     def __init__(self, head: CertifiedHead) -> None:
         self.head = head
+        self._memory: list[Array] = []  # of bounds, written over by each step
         self._rest = self._failures = self._count = self._fallen = 0
 
     def rests(self, count: int) -> bool:
@@ -41,7 +42,8 @@ class Certified:
         """Return for each of the first `count` sequences its logits within bounds; all of them where nothing bounds them."""
         x, parts = both[: logits.shape[0]][:count], np.concatenate([both[:count], both[logits.shape[0] :][:count]])
         self._count, known = count, dict[int, Array]()
-        return [self._row(x, i, b, known) for i, b in enumerate(self.head.bounds(parts, logits[:count]))]
+        bounds = self.head.bounds(parts, logits[:count], self._memory)
+        return [self._row(x, i, b, known) for i, b in enumerate(bounds)]
 
     def _row(self, x: Array, i: int, bounds: Bounds | None, known: dict[int, Array]) -> Array | Bounded:
         def read(ids: Array) -> Array:
@@ -57,4 +59,4 @@ class Certified:
             return known[first][i - first]
 
         self.head.count(decided=1)
-        return whole() if bounds is None else Bounded(bounds.lower, bounds.upper, read, whole)
+        return whole() if bounds is None else Bounded(bounds.centre, bounds.distance, read, whole)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium.errors import ArgumentError
-from tritium.models.bounds import MOST, Bounded, draw, may_be_among, may_be_drawn, may_be_largest, uniforms
+from tritium.models.bounds import Bounded, draw, is_many, may_be_among, may_be_drawn, may_be_largest, uniforms
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEAR = (0.1, 1e-2, 1e-3, 1e-4)  # weights beside the largest that top-p sorts before it sorts all
@@ -185,10 +185,12 @@ class State:
             return self._accept(logits)
         self._uniforms = None
         seed = int(self._bits.random_raw()) if self.sampler.temperature else 0
-        bounded = isinstance(logits, Bounded)
-        row = self._decisive(logits, seed) if bounded else _row(logits)
-        self._logits = None if bounded else row
-        token = self._choose(self._processed(row), seed)
+        self._logits = None if isinstance(logits, Bounded) else _row(logits)
+        token = (
+            self._pick_bounded(logits, seed)
+            if self._logits is None
+            else self._choose(self._processed(self._logits), seed)
+        )
         self.context.tokens.append(token)
         return token
 
@@ -202,18 +204,19 @@ class State:
             )
         return row
 
-    def _choose(self, row: Array, seed: int) -> int:
+    def _choose(self, row: Array, seed: int, tokens: Array | None = None, count: int = 0) -> int:
+        """Return the place in a row of logits that is picked; `tokens`, in order, of a vocabulary of `count`, where it is a part."""
         s = self.sampler
         if s.temperature == 0:
-            token = int(row.argmax())
-            _check(float(row[token]), row)
-            return token
-        ids = kept(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
-        noise = self._noise(seed, row.size)
-        if ids is None:
+            place = int(row.argmax())
+            _check(float(row[place]), row)
+            return place
+        places = kept(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
+        noise = self._noise(seed, row.size) if tokens is None else self._noise(seed, count)[tokens]
+        if places is None:
             return draw(row, s.temperature, noise)
-        ids = np.sort(ids)
-        return int(ids[draw(row[ids], s.temperature, noise[ids])])
+        places = np.sort(places)
+        return int(places[draw(row[places], s.temperature, noise[places])])
 
     def _noise(self, seed: int, count: int) -> Array:
         """Return the uniform numbers of this draw, one for each token."""
@@ -221,21 +224,36 @@ class State:
             self._uniforms = uniforms(seed, count)
         return self._uniforms
 
-    def _decisive(self, bounded: Bounded, seed: int) -> Array:
-        """Return a row of logits from which the token of the whole row is picked: those that cannot matter are -inf."""
-        if self.need is Need.ROW:
-            return bounded.whole()
-        changed = self._changed()
-        lower, upper, count = bounded.lower, bounded.upper, bounded.upper.size
-        if changed.size * MOST > count or (changed.size and not 0 <= changed[0] <= changed[-1] < count):
-            return bounded.whole()
+    def _pick_bounded(self, bounded: Bounded, seed: int) -> int:
+        """Return the token that is picked from the whole row, of which no more is read than can matter."""
+        ids = self._decisive(bounded, seed)
+        if ids is None or is_many(ids, bounded.size):
+            return self._choose(self._processed(bounded.whole()), seed)
+        logits = self._processed_part(ids, bounded.read(ids), bounded.size)
+        return int(ids[self._choose(logits, seed, ids, bounded.size)])
+
+    def _processed_part(self, ids: Array, logits: Array, count: int) -> Array:
+        """Return what penalties and biases make of the logits of some tokens."""
+        if not self._steps:
+            return logits
+        row = np.full(count, -np.inf, np.float32)
+        row[ids] = logits
+        return np.asarray(self._processed(row)[ids])
+
+    def _decisive(self, bounded: Bounded, seed: int) -> Array | None:
+        """Return the tokens whose logits decide which one is picked, in order; None where all may."""
+        changed, count = self._changed(), bounded.size
+        outside = changed.size and not 0 <= changed[0] <= changed[-1] < count
+        if self.need is Need.ROW or outside or is_many(changed, count):
+            return None
+        lower, upper = bounded.lower, bounded.upper
         if changed.size:  # what penalties make of these is known exactly
             lower, upper = lower.copy(), upper.copy()
-            lower[changed] = upper[changed] = self._processed(bounded.sparse(changed))[changed]
+            lower[changed] = upper[changed] = self._processed_part(changed, bounded.read(changed), count)
         if not math.isfinite(float(lower.max())):
-            return bounded.whole()
+            return None
         ids = self._may_matter(lower, upper, seed)
-        return bounded.sparse(np.union1d(ids, changed) if changed.size else ids)
+        return np.union1d(ids, changed) if changed.size else ids
 
     def _may_matter(self, lower: Array, upper: Array, seed: int) -> Array:
         """Return every token whose logit may decide which one is picked."""

@@ -20,7 +20,7 @@ from tritium.families import description as d
 from tritium.families.config import Config
 from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
-from tritium.models.bounds import Bounded, may_be_largest
+from tritium.models.bounds import Bounded
 from tritium.models.certified import Certified
 from tritium.models.weights import Network
 from tritium.nn.mixers import DeltaState
@@ -279,12 +279,9 @@ class Session:
         one is looked at, and the next call finds it under way; if it never comes, or brings other tokens, that step was in vain.
         """
         if not self._picks_there:
-            rows = [
-                r.sparse(may_be_largest(r.lower, r.upper)) if isinstance(r, Bounded) else r
-                for r in self.bounded(slots, ids)
-            ]
-            best = [int(row.argmax()) for row in rows]
-            return Picked(best, [row.item(i) for row, i in zip(rows, best, strict=True)])
+            rows = self.bounded(slots, ids)
+            best = [r.largest() if isinstance(r, Bounded) else (int(r.argmax()), float(r.max())) for r in rows]
+            return Picked([token for token, _ in best], [logit for _, logit in best])
         slots, ids = self._one_each("pick", slots, ids)
         coming, self._ahead = self._ahead, None
         if coming is not None and (coming.slots, coming.ids) == (slots, ids):

@@ -35,10 +35,20 @@ WORTH = 32 << 20  # bytes that must be saved: fewer are read in the time that bo
 
 
 class Bounds(NamedTuple):
-    """Of one input, bounds on all logits, f32 [vocab]."""
+    """Of one input, a number for each logit and how far from it the logit may be, f32 [vocab]."""
 
-    lower: Array
-    upper: Array
+    centre: Array
+    distance: Array
+
+    @property
+    def lower(self) -> Array:
+        """Return what each logit is at least."""
+        return np.asarray(self.centre - self.distance)
+
+    @property
+    def upper(self) -> Array:
+        """Return what each logit is at most."""
+        return np.asarray(self.centre + self.distance)
 
 
 @dataclass
@@ -92,17 +102,33 @@ class CertifiedHead:
         logits, count = self.copy(both), x.shape[0]
         return both, logits[:count] + logits[count:]
 
-    def bounds(self, both: Array, logits: Array) -> list[Bounds | None]:
-        """Return the bounds of each input that `approximate` was given; None where nothing can be said."""
+    def bounds(self, both: Array, logits: Array, memory: list[Array] | None = None) -> list[Bounds | None]:
+        """Return the bounds of each input that `approximate` was given; None where nothing can be said.
+
+        memory: rows that are written over, and more of them as they are needed; None: new ones."""
         q, scale, _ = (t.numpy() for t in ops.quantize_activations(asarray(both, device="cpu")))
         count = logits.shape[0]
         parts = q.astype(np.float64) * scale.astype(np.float64)[:, None]
         x = both[:count].astype(np.float64)
-        lost = _lengths(x - parts[:count] - parts[count:])
-        sizes = zip(_lengths(x), lost, _lengths(parts[:count]) + _lengths(parts[count:]), logits, strict=True)
-        return [self._within(float(a), float(b), float(c), row) for a, b, c, row in sizes]
+        lengths = np.stack(
+            [
+                _lengths(x),
+                _lengths(x - parts[:count] - parts[count:]),
+                _lengths(parts[:count]) + _lengths(parts[count:]),
+            ],
+            axis=-1,
+        ).tolist()
+        memory = [] if memory is None else memory
+        memory += [np.empty_like(self._error) for _ in range(count + 1 - len(memory))]
+        spare, *rows = memory
+        return [
+            self._within(length, lost, size, logits[i], rows[i], spare)
+            for i, (length, lost, size) in enumerate(lengths)
+        ]
 
-    def _within(self, length: float, lost: float, parts: float, logits: Array) -> Bounds | None:
+    def _within(
+        self, length: float, lost: float, parts: float, logits: Array, distance: Array, spare: Array
+    ) -> Bounds | None:
         """Return the bounds for an input of this length, what its int8 form lost of it, and the lengths of its parts."""
         k, m = self.table.shape[1], abs(self.multiplier)
         g = k * UNIT / (1 - k * UNIT)
@@ -111,10 +137,10 @@ class CertifiedHead:
             return None
         a = m * MORE * (length * (1 + g + 4 * UNIT))
         b = m * MORE * (lost + length * (g + 4 * UNIT) + 16 * UNIT * parts)
-        distance = self._error * np.float32(a)
-        distance += self._norm * np.float32(b)
+        np.multiply(self._error, np.float32(a), out=distance)
+        distance += np.multiply(self._norm, np.float32(b), out=spare)
         centre = logits if self.multiplier == 1 else logits * np.float32(self.multiplier)
-        return Bounds(centre - distance, centre + distance)
+        return Bounds(centre, distance)
 
     def read(self, x: Array, ids: Array) -> Array:
         """Return the logits of one input x [hidden_size] of some rows: the bits that the whole table gives."""
