@@ -71,6 +71,18 @@ def test_bounds_of_usual_numbers_are_near() -> None:
         assert bounds.upper.shape == bounds.lower.shape == (400,)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_bounds_are_reached_by_what_the_copy_lost(dtype: str) -> None:
+    """An input that lies along the error of a row: its logit is as far from the copy's as a bound of lengths allows."""
+    rng = np.random.default_rng(9)
+    head = certify(tt.asarray(rng.normal(size=(50, 300)).astype(np.float32)).to(dtype))
+    assert head is not None
+    x = (head.table.to("f32") - head.copy.dequantize()).numpy() * np.float32(1000)
+    for i, (bounds, row) in enumerate(zip(within(head, x), head.whole(x), strict=True)):
+        away = abs(float(row[i]) - float(bounds.centre[i]))
+        assert 0.95 * bounds.distance[i] < away <= bounds.distance[i]
+
+
 @pytest.mark.parametrize("of", ["nan", "infinite", "zero", "tiny"])
 def test_nothing_bounds_the_logits_of_such_inputs(of: str) -> None:
     rng = np.random.default_rng(3)
