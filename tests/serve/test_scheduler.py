@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 import models
 from markov import EOS, TOKENIZER, Session, encode, expected
+from tritium.buffer import native
 from tritium.errors import ArgumentError, BusyError, ContextError, TritiumError
 from tritium.models.load import load
 from tritium.models.sampling import Sampler
@@ -397,3 +398,19 @@ def test_a_ternary_model_says_among_others_what_it_says_alone(tmp_path: Path) ->
         for _ in range(2):  # the second time on slots that hold something
             tickets = s.submit_all([ask(p, 12) for p in prompts])
             assert [[t for e in ticket for t in e.tokens] for ticket in tickets] == until
+
+
+@pytest.mark.skipif(native is None, reason="without the native library sums have no fixed order")
+def test_requests_to_a_certified_head_get_the_tokens_of_the_whole() -> None:
+    samplers = [Sampler(), Sampler(temperature=0.9, seed=3), Sampler(temperature=1.2, top_k=9, seed=4)]
+    samplers.append(Sampler(temperature=0.8, min_p=0.1, repetition_penalty=1.2, seed=5))
+    texts = []
+    for certified in (True, False):
+        model = load(certified=certified)
+        prompts = [tuple(model.tokenizer.encode(text)) for text in ("In the", "And God", "Moses", "The LORD")]
+        with Scheduler(model.session(slots=3), model.tokenizer) as scheduler:
+            requests = [Request(p, 12, s) for p, s in zip(prompts, samplers, strict=True)]
+            tickets = scheduler.submit_all(requests)
+            texts.append([[token for event in ticket for token in event.tokens] for ticket in tickets])
+        assert (model.head_statistics is not None and model.head_statistics.decided > 20) == certified
+    assert texts[0] == texts[1]
