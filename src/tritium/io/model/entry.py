@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Entry:
     arch: names.Arch | None = field(default=None, repr=False)  # whose names its name is one of
     shift: float = 0.0  # of a norm: what is added to its weight before it multiplies
 
-    @property
+    @cached_property
     def common(self) -> str:
         """Return the name by which it is compared with other files."""
         return names.common(self.name, self.arch)
