@@ -53,9 +53,6 @@ class DeltaNet:
     key_dim: int
     value_dim: int
     kernel: int  # tokens of the convolution
-    tiled: bool = (
-        False  # value head j belongs to key head j % key_heads, as GGUF orders them, not to j // (value / key heads)
-    )
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ MAPLE = Family(
         "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     },
     linears=frozenset(FACTORS),
-    inconvertible="GGUF stores all experts of a layer as one tensor, Hugging Face each by itself",
+    stacked=frozenset(FACTORS),
     keys={
         "num_experts": ("expert_count", "u32"), "num_experts_per_tok": ("expert_used_count", "u32"),
         "moe_intermediate_size": ("expert_feed_forward_length", "u32"), "sliding_window": ("attention.sliding_window", "u32"),

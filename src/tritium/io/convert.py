@@ -15,6 +15,7 @@ from tritium.arguments import checked
 from tritium.errors import FormatError, nearest
 from tritium.escape import visible
 from tritium.families import BY_ARCH, BY_TYPE
+from tritium.families.family import Family
 from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (
     FORMATS,
@@ -28,8 +29,8 @@ from tritium.io.formats import (
     survey,
     unknown,
 )
-from tritium.io.model import names, tokenizer
-from tritium.io.model.entry import ModelFile
+from tritium.io.model import experts, names, tokenizer
+from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
 from tritium.io.model.supported import hadamard_fields
 from tritium.io.reader import contained, fault, map_file
@@ -116,17 +117,13 @@ def convert(
 
 
 def _check_worlds(model: ModelFile, form: Format) -> None:
-    """Raise where the tensors of a family cannot be carried from GGUF to Hugging Face or back."""
+    """Raise where the weights of a model cannot be carried from GGUF to Hugging Face or back."""
     if model.arch is None or (model.container == "gguf") == (form.container == "gguf"):
         return
-    reason = BY_ARCH[model.arch.gguf].inconvertible
     if model.gguf is not None and hadamard_fields(model.metadata, model.arch.gguf):
-        reason = "its weights are rotated, which Hugging Face's layout cannot say"
-    if reason:
-        world = "GGUF" if form.container == "gguf" else "safetensors"
         raise FormatError(
-            f"convert: {visible(model.path.name)} is a {model.arch.model_type} model and cannot become {world}: {reason}. Choose a "
-            f"format of the same container."
+            f"convert: {visible(model.path.name)} is a {model.arch.model_type} model and cannot become safetensors: its weights are "
+            "rotated, which Hugging Face's layout cannot say. Choose a format of the same container."
         )
 
 
@@ -151,7 +148,7 @@ def _check_target(source: Path, target: Path, form: Format, overwrite: bool) -> 
             )
 
 
-def _select(model: ModelFile, form: Format, work: _Work) -> list[Any]:
+def _select(model: ModelFile, form: Format, work: _Work) -> list[Entry]:
     entries = list(model.named.values())
     if form.container == "gguf" and model.gguf is None and model.config.get("tie_word_embeddings"):
         tied = [e for e in entries if e.common == "lm_head.weight"]
@@ -159,7 +156,20 @@ def _select(model: ModelFile, form: Format, work: _Work) -> list[Any]:
             work.warnings.append("the head is tied to the embeddings and is stored once")
             work.total -= 3 * tied[0].nbytes
         entries = [e for e in entries if e not in tied]
-    return entries
+    if form.container == "gguf" and model.gguf is None and model.arch is not None:
+        return experts.stack(_without_others(entries, BY_ARCH[model.arch.gguf], work))
+    return experts.split(entries) if form.container == "safetensors" and form.codec is not codecs.mlx else entries
+
+
+def _without_others(entries: list[Entry], family: Family, work: _Work) -> list[Entry]:
+    """Return the entries of the decoder alone: GGUF has vision parts and heads for speculation in files or layers of their own."""
+    others = [e for e in entries if e.name.startswith(family.skips)] if family.skips else []
+    if others:
+        work.warnings.append(
+            f"{len(others)} tensors that are no part of the decoder were left out: {visible(others[0].name)} …"
+        )
+        work.total -= 3 * sum(e.nbytes for e in others)
+    return [e for e in entries if e not in others]
 
 
 def _warn(surveys: list[Survey], form: Format, work: _Work) -> None:
@@ -256,6 +266,11 @@ def _write_safetensors(
     ):
         work.warnings.append("scales or norms need fp32, and libraries want one dtype: embeddings were widened to F32")
     pieces = safetensors_pieces(surveys, model, form, dtype)
+    if len(pieces) > safetensors.MAX_TENSORS:
+        raise FormatError(
+            f"convert: {form.name} would have {len(pieces)} tensors, and a file has at most {safetensors.MAX_TENSORS}: its layout has "
+            "one for each expert. Write mlx, which has one for all of a layer, or a GGUF format."
+        )
     config = config_for(model, form, surveys, dtype)
     notes = {"format": "mlx" if form.codec is codecs.mlx else "pt"}
     if folder:
