@@ -29,7 +29,7 @@ from tritium.io.formats import (
     survey,
     unknown,
 )
-from tritium.io.model import experts, names, tokenizer
+from tritium.io.model import experts, names, pooling, tokenizer
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
 from tritium.io.model.supported import hadamard_fields
@@ -39,7 +39,8 @@ from tritium.io.verify import compare_ternary
 
 SIDE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "tokenizer.model", "generation_config.json", "chat_template.jinja", "LICENSE",
+    "tokenizer.model", "generation_config.json", "chat_template.jinja", "LICENSE", pooling.MODULES, pooling.PROMPTS,
+    f"{pooling.FOLDER}/config.json",
 )  # fmt: skip
 
 
@@ -141,7 +142,11 @@ def _check_target(source: Path, target: Path, form: Format, overwrite: bool) -> 
             f"convert: {form.name} is written as {form.container}, and {visible(target.name)!r} ends in {wrong}. Change one of the two."
         )
     if target.is_dir() and form.container == "safetensors":
-        strange = [p.name for p in target.iterdir() if p.is_dir() or not (target / "config.json").is_file()]
+        strange = [
+            p.name
+            for p in target.iterdir()
+            if (p.is_dir() and p.name != pooling.FOLDER) or not (target / "config.json").is_file()
+        ]
         if strange:
             raise FormatError(
                 f"convert: {visible(str(target))} is a folder with other files ({visible(strange[0])}); it is not replaced."
@@ -251,8 +256,9 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
     metadata["general.quantization_version"] = gguf.number("u32", 2)
     metadata |= names.config_to_gguf(model.config, arch)
     keys, warnings = tokenizer.to_gguf(model.folder, model.config)
-    work.warnings += warnings
-    return arch, metadata | keys
+    pooled, lost = pooling.to_gguf(model.folder, arch.gguf)
+    work.warnings += warnings + lost
+    return arch, metadata | keys | pooled
 
 
 def _write_safetensors(
@@ -290,16 +296,19 @@ def _side_files(path: Path, model: ModelFile, config: dict[str, Any], work: _Wor
     if model.gguf is not None:
         tokenizer_files, warnings = tokenizer.from_gguf(model.metadata)
         work.warnings += warnings
-        files |= tokenizer_files
+        files |= tokenizer_files | pooling.from_gguf(model.metadata, config.get("hidden_size"))
         if not model.arch:
             work.warnings.append("this architecture has no configuration here; all keys are kept in gguf_metadata.json")
         if warnings or not model.arch or not tokenizer_files:
             files["gguf_metadata.json"] = dict(model.metadata)
     else:
         for name in SIDE_FILES:
+            owner = model.folder / Path(name).parent
             if (model.folder / name).is_file():
-                (path / name).write_bytes(contained(model.folder, name).read_bytes())
+                (path / name).parent.mkdir(exist_ok=True)
+                (path / name).write_bytes(contained(owner, Path(name).name).read_bytes())
     for name, content in files.items():
+        (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

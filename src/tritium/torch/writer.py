@@ -183,6 +183,7 @@ def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
     elif isinstance(tokenizer, str | Path) and Path(tokenizer).is_dir():
         for name in SIDE_FILES:
             if (Path(tokenizer) / name).is_file():
+                (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes((Path(tokenizer) / name).read_bytes())
     else:
         raise ArgumentError(

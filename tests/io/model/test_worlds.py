@@ -1,4 +1,4 @@
-"""Models of every family between Hugging Face's layout and GGUF's: the same weights, and the same logits."""
+"""Families whose tensors GGUF stores differently from Hugging Face: experts in stacks, heads of delta nets in another order."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ WIDE = {
     "head_dim": 32,
     "linear_value_head_dim": 32,
 }  # rows that the blocks of GGUF's formats divide
-NAMES = [
-    "bitnet",
-    "llama",
-    "qwen3",
-    "gemma3",
-    "maple",
-    "qwen3_5",
-]  # LongRoPE, which minicpm's has, is not written to GGUF
+NAMES = ["maple", "qwen3_5"]
 FORM = {"maple": "pq2_0"}  # a stack of experts has a scale for each
 IDS = list(range(5, 17))
 
@@ -40,8 +33,6 @@ def folder(path: Path, name: str, **more: object) -> Path:
         | ({"moe_intermediate_size": 128} if name == "maple" else {})
         | more
     )
-    if name == "gemma3":
-        config |= {"query_pre_attn_scalar": 32}  # as GGUF's have it
     return families.write_folder(path, families.random(config, 3))
 
 
