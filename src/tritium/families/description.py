@@ -112,6 +112,15 @@ class Description:
     hadamard: Hadamard | None = None  # a rotation of the input of folded projections
     trained_int8: bool = True  # with one scale for each token: how its activations are to be quantised
 
+    def activations(self, group: int) -> tuple[str, str]:
+        """Return how the input of a product is quantised whose weights have groups of so many columns (0: none), and why: 'token' or
+        'group'."""
+        if self.trained_int8:
+            return "token", "trained so"
+        if group:
+            return "group", f"a scale for each {group} columns, not trained with int8 tokens"
+        return "token", "its weights have no groups of columns"
+
     @property
     def ropes(self) -> tuple[Rope, ...]:
         """Return the different position embeddings of the layers, in order of first use."""

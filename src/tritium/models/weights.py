@@ -277,11 +277,13 @@ class _Builder(NamedTuple):
 
 def from_entries(
     entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False,
-    activations: str | None = None,
+    activations: str | None = None, rounded: bool = False,
 ) -> Source:  # fmt: skip
     """Return the weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file.
-    activations: as of `BitLinear`; None: what suits the weights."""
+    activations: as of `BitLinear`; None: what suits the weights. rounded: its weights were dense, so that nothing was trained with
+    int8 tokens: the scale of a matrix is repeated for groups of columns, by which activations are quantised too."""
     _check_names(entries, config)
+    regroup = rounded and not config.description.trained_int8 and activations in (None, "group")
 
     def entry(name: str, shape: tuple[int, ...]) -> Entry:
         found = entries.get(name)
@@ -294,7 +296,7 @@ def from_entries(
     def linear(p: Product, norm: Tensor | None) -> BitLinear:
         stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
         ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, p.parts, strict=True)]
-        weight = join(ternary, storage)
+        weight = join(ternary, storage, usual_group(p.columns) if regroup else 0)
         how = activations or default_activations(config, weight.group)
         layer = BitLinear(weight, norm=norm, eps=config.eps, activations=how)
         for e in stored:
@@ -337,7 +339,12 @@ def from_entries(
 def default_activations(config: Config, group: int) -> str:
     """Return how the input of a product is quantised: by token where a model was trained so or its weights have no groups of
     columns, else by group, which loses less."""
-    return "group" if group and not config.description.trained_int8 else "token"
+    return config.description.activations(group)[0]
+
+
+def usual_group(columns: int) -> int:
+    """Return the widest of the usual groups that divides a number of columns; 0 where none does."""
+    return next((group for group in (128, 64, 32) if columns % group == 0), 0)
 
 
 def _check_names(entries: Mapping[str, Entry], config: Config) -> None:
@@ -375,10 +382,12 @@ def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
     return Ternary(t.codes[order], (len(order), t.shape[1]), t.scale[order] if t.scale.ndim else t.scale, t.group)
 
 
-def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
+def join(parts: list[Ternary], storage: dt.DType, group: int = 0) -> quant.Quantized:
     """Return projections of one input as one matrix; a scale for each row where theirs differ, in f16 if it is of a group and f16
-    holds it, as files have it."""
+    holds it, as files have it. group: the scales of weights without groups are repeated for groups of so many columns."""
     whole = stack_rows(parts)
+    if group and not whole.group:
+        whole = replace(whole, scale=np.ascontiguousarray(whole.scales(group)), group=group)
     scale = whole.scale
     if whole.group:
         with np.errstate(over="ignore"):
