@@ -111,6 +111,7 @@ class Family:
     exponents: frozenset[str] = frozenset()  # vectors x of which GGUF stores -exp(x)
     tiling: Callable[[str, Config], Tiling | None] = no_tiling  # of a tensor of a layer, by its name there
     squeezed: frozenset[str] = frozenset()  # tensors of a layer whose sides of 1 GGUF leaves out
+    wide: frozenset[str] = frozenset()  # matrices of a layer that GGUF's engines need as F32
     stacked: frozenset[str] = frozenset()  # matrices of experts that GGUF stores as one tensor of a layer
 
     keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # config.json's field: GGUF's key and its type

@@ -167,6 +167,7 @@ QWEN3_5 = Family(
     exponents=frozenset(("linear_attn.A_log",)),
     tiling=tiling,
     squeezed=frozenset(("linear_attn.conv1d",)),
+    wide=frozenset(("linear_attn.conv1d",)),
     keys={
         "linear_conv_kernel_dim": ("ssm.conv_kernel", "u32"), "linear_key_head_dim": ("ssm.state_size", "u32"),
         "linear_num_key_heads": ("ssm.group_count", "u32"), "linear_num_value_heads": ("ssm.time_step_rank", "u32"),

@@ -145,7 +145,8 @@ def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
         return _cast(e, _gguf_name(e, model), kind)
     if model.gguf is not None:
         return Piece(e.name, e.shape, e.stored, e.nbytes, lambda: [e.raw()])
-    kind = "F32" if len(e.shape) < 2 and e.stored in FLOATS else e.stored
+    wide = len(e.shape) < 2 or names.is_wide(e.name, arch)
+    kind = "F32" if wide and e.stored in FLOATS else e.stored
     if kind not in ggml.BY_NAME or kind not in DTYPES:
         raise fault(
             e.where,

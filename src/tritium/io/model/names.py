@@ -169,9 +169,18 @@ def sizes_of_heads(metadata: Mapping[str, Any], arch: Arch | None) -> dict[str, 
 
 def is_squeezed(name: str, arch: Arch | None) -> bool:
     """Return True if GGUF leaves out sides of 1 of a tensor."""
-    inside = _HF_LAYER.fullmatch(common(name, arch)) if arch is not None else None
-    stem = inside[2].removesuffix(".weight") if inside is not None else ""
-    return arch is not None and stem in BY_ARCH[arch.gguf].squeezed
+    return arch is not None and _stem(name, arch) in BY_ARCH[arch.gguf].squeezed
+
+
+def is_wide(name: str, arch: Arch | None) -> bool:
+    """Return True if GGUF's engines need a tensor as F32: vectors, and some matrices."""
+    return arch is not None and _stem(name, arch) in BY_ARCH[arch.gguf].wide
+
+
+def _stem(name: str, arch: Arch) -> str:
+    """Return the name of a tensor within its layer; "" for others."""
+    inside = _HF_LAYER.fullmatch(common(name, arch))
+    return inside[2].removesuffix(".weight") if inside is not None else ""
 
 
 def heads_of(name: str, rows: int, n_heads: Any, n_kv: Any) -> int:
@@ -370,7 +379,8 @@ def _rope_from_gguf(value: Any, arch: str) -> dict[str, Any]:
     if kind in ("linear", "yarn", "longrope"):
         fields = {name: value(f"rope.scaling.{key}") for name, key in names.items()}
         if kind == "longrope":
-            fields["attention_factor"] = factor
+            # A file without the key means 1, as llama.cpp reads it: a converter that wants another factor writes it.
+            fields["attention_factor"] = 1.0 if factor is None else factor
         rope["rope_scaling"] = {"rope_type": kind} | {
             name: _shortest(v) if isinstance(v, float) else v for name, v in fields.items() if v is not None
         }
