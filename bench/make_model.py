@@ -1,17 +1,19 @@
-"""Makes a model with random ternary weights, by default of the shape of BitNet b1.58 2B-4T, for every engine to load.
+"""Makes a model with random ternary weights, of any family, format and size, for every engine to load.
 
 Knows nothing of how a model is run. The weights mean nothing; their sizes, scales and norms are those of a real model.
 
-    python bench/make_model.py model.gguf                                        2B-4T, I2_S, as bitnet.cpp reads it
+    python bench/make_model.py model.gguf                                        BitNet b1.58 2B-4T, I2_S, for bitnet.cpp
     python bench/make_model.py model.gguf --format tq2_0 --arch bitnet           the same weights, as llama.cpp runs them
     python bench/make_model.py folder --format hf --embedding bf16               the same for transformers
-    python bench/make_model.py small.gguf --layers 2 --hidden 256 --intermediate 768 --heads 4 --kv-heads 2 --vocab 512
+    python bench/make_model.py 8b.gguf --preset bonsai-8b                        Ternary-Bonsai-8B's shape, Q2_0
+    python bench/make_model.py small.gguf --family qwen3 --format q2_0 --layers 2 --hidden 256 --intermediate 768 \\
+        --heads 4 --kv-heads 2 --head-dim 128 --vocab 512
 
 A tensor depends on the seed, its name and its shape alone, so files of different formats and architectures hold the same
-model. Scales, norms and embeddings are numbers that bf16 and fp16 both hold exactly: no format rounds them. The
-vocabulary is byte-level BPE: token b is byte b, then a few merges, fillers, and the tokens of begin and end last.
-Architectures: bitnet-b1.58 (relu² and sub-norms), bitnet (SiLU and sub-norms), llama (SiLU, none, rows of Q and K paired).
-The file is streamed: memory stays near 0.2 GB at any size.
+model. Scales, norms and embeddings are numbers that bf16 and fp16 both hold exactly: no format rounds them. Weights have one
+scale a tensor, or with --group one for each group of columns; with --ternary-tables the embedding and the head are ternary too.
+The vocabulary is byte-level BPE: token b is byte b, then a few merges, fillers, and the tokens of begin and end last.
+Fields of a configuration that have no option are those of the family, or --set FIELD=JSON. The file is streamed.
 """
 
 from __future__ import annotations
@@ -21,29 +23,42 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tritium.errors import TritiumError
-from tritium.io import codecs, ggml, gguf, safetensors
-from tritium.io.formats import BF16, FORMATS
-from tritium.io.model import names, tokenizer
-from tritium.io.stream import Piece, appearing
+from tritium.families import ARCHS, FAMILIES
+from tritium.families.config import Config
+from tritium.io import ggml, gguf, safetensors
+from tritium.io.formats import (
+    BF16,
+    FORMATS,
+    TABLES,
+    config_for,
+    gguf_pieces,
+    one_dtype,
+    safetensors_pieces,
+    survey,
+)
+from tritium.io.model import experts, names, tokenizer
+from tritium.io.model.entry import Entry, ModelFile
+from tritium.io.stream import appearing
 from tritium.io.ternary import Array, Ternary, rows_at_a_time
+from tritium.models.parts import shapes_in_files
 
-ARCHITECTURES = ("bitnet-b1.58", "bitnet", "llama")
 FLOATS = {"f16": "F16", "bf16": "BF16", "f32": "F32"}
-WRITTEN = [f.name for f in FORMATS.values() if f.container == "gguf"] + ["hf"]
 MERGES = "Ġ t|h e|i n|r e|o n|Ġt he|e r|Ġ a|a n|o r|e n|Ġ s|i t|Ġ o|e s|in g".split("|")
 BYTES = 256
 SPECIAL = {"bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}  # the last tokens
 TERNARY = np.array([0, 1, 1, 2], np.uint8)  # two random bits as a code: half of the weights are zero
 FOUR = sum(TERNARY[np.arange(256) >> 2 * i & 3] << np.uint8(2 * i) for i in range(4)).astype(np.uint8)
 LEAST_F16 = 2.0**-14  # below it fp16 has fewer bits than bf16
+DOWN = ("o_proj.weight", "down_proj.weight", "out_proj.weight")  # what returns to the residual
 
 
 @dataclass(frozen=True)
@@ -57,17 +72,18 @@ class Shape:
     kv_heads: int = 5
     vocab: int = 128256
     context: int = 4096
+    head_dim: int = 0  # 0: hidden / heads
 
     @property
     def head(self) -> int:
-        return self.hidden // self.heads
+        return self.head_dim or self.hidden // self.heads
 
     def faults(self) -> Iterator[str]:
         """What no engine could run."""
-        if min(vars(self).values()) < 1:
+        if min(n for name, n in vars(self).items() if name != "head_dim") < 1 or self.head_dim < 0:
             yield "every size must be at least 1"
-        elif self.hidden % (2 * self.heads):
-            yield f"--hidden {self.hidden} must be a multiple of twice --heads {self.heads}"
+        elif self.head % 2 or (not self.head_dim and self.hidden % (2 * self.heads)):
+            yield f"--hidden {self.hidden} must be a multiple of twice --heads {self.heads}, or --head-dim an even number"
         elif self.heads % self.kv_heads:
             yield f"--heads {self.heads} must be a multiple of --kv-heads {self.kv_heads}"
         elif self.hidden % 4 or self.intermediate % 4:
@@ -77,45 +93,40 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """A tensor to be made; `gain` is how much larger its result is than its input, 0 for one that is not a projection."""
+class Preset:
+    """The shape of a published model, and how its file stores it."""
 
-    name: str
-    shape: tuple[int, ...]
-    gain: float = 0.0
-    heads: int = 0  # of Q and K
+    family: str
+    shape: Shape
+    format: str = "q2_0"
+    group: int = 128
+    tied: bool = True
+    tables: bool = True
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
-def tensors(shape: Shape, arch: names.Arch) -> Iterator[Tensor]:
-    """The tensors of a model, under Hugging Face's names, in the order of the file."""
-    s, kv = shape, shape.kv_heads * shape.head
-    down = (2 * s.layers) ** -0.5  # what returns to the residual adds up to one
-    yield Tensor("model.embed_tokens.weight", (s.vocab, s.hidden))
-    for i in range(s.layers):
-        layer = [
-            Tensor("input_layernorm", (s.hidden,)),
-            Tensor("self_attn.q_proj", (s.hidden, s.hidden), 1, s.heads),
-            Tensor("self_attn.k_proj", (kv, s.hidden), 1, s.kv_heads),
-            Tensor("self_attn.v_proj", (kv, s.hidden), 1),
-            Tensor("self_attn.attn_sub_norm", (s.hidden,)),
-            Tensor("self_attn.o_proj", (s.hidden, s.hidden), down),
-            Tensor("post_attention_layernorm", (s.hidden,)),
-            Tensor("mlp.gate_proj", (s.intermediate, s.hidden), 1),
-            Tensor("mlp.up_proj", (s.intermediate, s.hidden), 1),
-            Tensor("mlp.ffn_sub_norm", (s.intermediate,)),
-            Tensor("mlp.down_proj", (s.hidden, s.intermediate), down),
-        ]
-        for t in layer:
-            if arch.gguf.startswith("bitnet") or "sub_norm" not in t.name:
-                yield Tensor(f"model.layers.{i}.{t.name}.weight", t.shape, t.gain, t.heads)
-    yield Tensor("model.norm.weight", (s.hidden,))
+QWEN = {"rope_theta": 1e6, "rms_norm_eps": 1e-6}
+PRESETS = {
+    "bitnet-2b-4t": Preset("bitnet", Shape(), "i2_s", 0, tables=False),
+    "bonsai-1.7b": Preset("qwen3", Shape(28, 2048, 6144, 16, 8, 151936, 65536, 128), fields=QWEN),
+    "bonsai-4b": Preset("qwen3", Shape(36, 2560, 9728, 32, 8, 151936, 65536, 128), fields=QWEN),
+    "bonsai-8b": Preset("qwen3", Shape(36, 4096, 12288, 32, 8, 151936, 65536, 128), tied=False, fields=QWEN),
+    "bonsai-27b": Preset("qwen3_5", Shape(64, 5120, 17408, 24, 4, 248320, 262144, 256), tied=False),
+    "bitnet-embedding-0.6b": Preset(
+        "qwen3", Shape(28, 1024, 3072, 16, 8, 151936, 32768, 128), "i2_s", 0, tables=False,
+        fields=QWEN | {"projection_norms": True},
+    ),
+    "bitnet-embedding-270m": Preset(
+        "gemma3", Shape(18, 640, 2048, 4, 1, 262144, 32768, 256), "i2_s", 0, tables=False, fields={"projection_norms": True},
+    ),
+}  # fmt: skip
 
 
 # ---- numbers
 
 
-def random(seed: int, t: Tensor) -> np.random.Generator:
-    return np.random.default_rng([seed, zlib.crc32(t.name.encode())])
+def random(seed: int, name: str, part: int = 0) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(name.encode()), part])
 
 
 def simple(x: Array) -> Array:
@@ -123,45 +134,63 @@ def simple(x: Array) -> Array:
     return np.where(np.abs(x) < LEAST_F16, 0, x).astype(BF16).astype(np.float32)
 
 
-def ternary(seed: int, t: Tensor) -> Ternary:
+def ternary(seed: int, name: str, shape: tuple[int, int], gain: float, group: int) -> Ternary:
     """Weights whose product with numbers of size one has the size `gain`."""
-    n, k = t.shape
-    r = random(seed, t)
-    scale = scale_of(r, t)
-    return Ternary(FOUR[r.integers(0, 256, (n, k // 4), np.uint8)], (n, k), scale.reshape(()))
+    (n, k), r = shape, random(seed, name)
+    size = gain * (2 / k) ** 0.5
+    scales = r.uniform(0.9, 1.1, (n, k // group) if group else ())
+    scale = simple(np.maximum(size * scales, LEAST_F16))
+    return Ternary(FOUR[r.integers(0, 256, (n, k // 4), np.uint8)], (n, k), scale, group)
 
 
-def scale_of(r: np.random.Generator, t: Tensor) -> Array:
-    """The scale of a projection, float32 [1]; the first of its random numbers."""
-    size = t.gain * (2 / t.shape[1]) ** 0.5
-    return simple(np.maximum(size * r.uniform(0.9, 1.1, 1), LEAST_F16))
+def norm(seed: int, name: str, shape: tuple[int, ...], middle: float) -> Array:
+    return simple(random(seed, name).normal(middle, 0.1, shape).astype(np.float32))
 
 
-def norm(seed: int, t: Tensor) -> Array:
-    return simple(random(seed, t).normal(1.0, 0.1, t.shape).astype(np.float32))
-
-
-def embedding(seed: int, t: Tensor, dtype: np.dtype[Any]) -> Iterator[Array]:
+def rows(seed: int, name: str, shape: tuple[int, ...], part: slice) -> Array:
     """Rows of length one, near enough: logits have the size of one."""
-    n, k = t.shape
-    r, size = random(seed, t), np.float32(k**-0.5)
-    for rows in rows_at_a_time(n, k):
-        yield simple(r.standard_normal((rows.stop - rows.start, k), np.float32) * size).astype(dtype)
+    numbers = random(seed, name, part.start).standard_normal((part.stop - part.start, *shape[1:]), np.float32)
+    return simple(numbers * np.float32(shape[-1] ** -0.5))
 
 
 # ---- what goes beside them
 
 
-def configuration(shape: Shape, arch: names.Arch) -> dict[str, Any]:
+def configuration(recipe: Recipe) -> dict[str, Any]:
     """config.json."""
-    return {
+    shape, arch = recipe.shape, recipe.arch
+    common = {
         "architectures": [arch.model_class], "model_type": arch.model_type, "hidden_act": arch.activation,
-        "tie_word_embeddings": True, "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
+        "tie_word_embeddings": recipe.tied, "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
         "hidden_size": shape.hidden, "num_hidden_layers": shape.layers, "intermediate_size": shape.intermediate,
         "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.head,
         "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
         "bos_token_id": shape.vocab - 2, "eos_token_id": shape.vocab - 1,
     }  # fmt: skip
+    return common | own_fields(recipe) | recipe.fields
+
+
+def own_fields(recipe: Recipe) -> dict[str, Any]:
+    """The fields that a family has of its own, in proportion to the shape."""
+    shape, kind = recipe.shape, recipe.arch.model_type
+    if kind == "maple":
+        return {
+            "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": shape.intermediate, "sliding_window": 512,
+            "norm_topk_prob": True, "nope_on_global_attention": True,
+        }  # fmt: skip
+    if kind == "minicpm":
+        return {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
+    if kind == "gemma3_text":
+        return {
+            "sliding_window": 512, "sliding_window_pattern": 6, "query_pre_attn_scalar": shape.head, "rope_local_base_freq": 10000.0,
+        }  # fmt: skip
+    if kind == "qwen3_5_text":
+        return {
+            "linear_num_key_heads": 4 * shape.kv_heads, "linear_num_value_heads": 2 * shape.heads, "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": shape.head // 2, "linear_value_head_dim": shape.head // 2, "full_attention_interval": 4,
+            "partial_rotary_factor": 0.25,
+        }  # fmt: skip
+    return {}
 
 
 def byte_names() -> list[str]:
@@ -209,80 +238,91 @@ class Recipe:
     format: str
     embedding: str  # a dtype of FLOATS
     seed: int
+    group: int = 0
+    tied: bool = True
+    tables: bool = False  # the embedding and the head are ternary
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
-def plain_piece(recipe: Recipe, t: Tensor, name: str, vectors: str) -> Piece:
-    """A tensor of plain numbers: the embedding in its dtype, norms in that of `vectors`."""
-    matrix = len(t.shape) == 2
-    kind = recipe.embedding if matrix else vectors
-    dtype = safetensors.DTYPES[kind]
-    chunks = (lambda: embedding(recipe.seed, t, dtype)) if matrix else (lambda: [norm(recipe.seed, t).astype(dtype)])
-    return Piece(name, t.shape, kind, int(np.prod(t.shape)) * dtype.itemsize, chunks)
-
-
-def gguf_pieces(recipe: Recipe) -> Iterator[Piece]:
-    codec, kind = FORMATS[recipe.format].codec, recipe.format.upper()
-    for t in tensors(recipe.shape, recipe.arch):
-        name = names.to_gguf(t.name) or t.name
-        if not t.gain:
-            yield plain_piece(recipe, t, name, "F32")
+def entries(recipe: Recipe, config: dict[str, Any]) -> Iterator[Entry]:
+    """The tensors of the model, under Hugging Face's names, each made when it is read."""
+    down = (2 * recipe.shape.layers) ** -0.5  # what returns to the residual adds up to one
+    for name, shape in shapes_in_files(Config.from_hf(config)):
+        if name == "lm_head.weight" and recipe.tied:
             continue
-
-        def chunks(t: Tensor = t) -> list[Array]:
-            made = ternary(recipe.seed, t)
-            paired = recipe.arch.interleaved and t.heads
-            return [codec.encode(made.take(names.interleave(t.shape[0], t.heads)) if paired else made)]
-
-        yield Piece(name, t.shape, kind, codec.nbytes(t.shape), chunks)
-
-
-def hf_pieces(recipe: Recipe) -> Iterator[Piece]:
-    kind = recipe.embedding  # libraries want one dtype for all numbers
-    dtype = safetensors.DTYPES[kind]
-    for t in tensors(recipe.shape, recipe.arch):
-        if not t.gain:
-            yield plain_piece(recipe, t, t.name, kind)
-            continue
-        n, k = t.shape
-        codecs.hf.check(n)
-        yield Piece(t.name, (n // 4, k), "U8", n * k // 4, partial(packed, recipe.seed, t))
-        scale = scale_of(random(recipe.seed, t), t).astype(dtype)
-        yield Piece(f"{t.name}_scale", (1,), kind, dtype.itemsize, partial(iter, [scale]))
+        if names.is_linear(name, recipe.arch) or (recipe.tables and name in TABLES):
+            group = recipe.group if not shape[1] % (recipe.group or 1) else 0
+            make = partial(ternary, recipe.seed, name, shape, down if name.endswith(DOWN) else 1.0, group)
+            yield entry(recipe, name, shape, role="ternary", decode=make)
+        elif len(shape) > 1:
+            yield entry(recipe, name, shape, **plain(partial(rows, recipe.seed, name, shape), shape, recipe))
+        else:
+            middle = 1.0 - names.norm_shift(name, recipe.arch)
+            whole = partial(norm, recipe.seed, name, shape, middle)
+            dtype = safetensors.DTYPES[recipe.embedding]
+            yield entry(recipe, name, shape, numbers=lambda whole=whole, dtype=dtype: whole().astype(dtype))
 
 
-def packed(seed: int, t: Tensor) -> list[Array]:
-    return [codecs.hf.encode(ternary(seed, t))]
+def plain(make: Callable[[slice], Array], shape: tuple[int, ...], recipe: Recipe) -> dict[str, Any]:
+    """The readers of a matrix of plain numbers: of all rows, and of some."""
+    dtype, (n, *others) = safetensors.DTYPES[recipe.embedding], shape
+
+    def some(part: slice) -> Array:
+        return make(part).astype(dtype)
+
+    def whole() -> Array:  # the parts in which it is read and written
+        return np.concatenate([some(part) for part in rows_at_a_time(n, prod(others))])
+
+    return {"numbers": whole, "some": some if len(shape) == 2 else None}
 
 
-def write_gguf(recipe: Recipe, target: Path, overwrite: bool) -> None:
+def entry(recipe: Recipe, name: str, shape: tuple[int, ...], **readers: Any) -> Entry:
+    kind = recipe.embedding
+    size = prod(shape) * safetensors.DTYPES[kind].itemsize
+    shift = names.norm_shift(name, recipe.arch)
+    return Entry(
+        name=name, shape=shape, stored=kind, nbytes=size, offset=0, file="random", arch=recipe.arch, raw=lambda: memoryview(b""),
+        shift=shift, **readers,
+    )  # fmt: skip
+
+
+def write(recipe: Recipe, target: Path, overwrite: bool) -> None:
+    """Write the model; it appears whole or not at all."""
+    form, config = FORMATS[recipe.format], configuration(recipe)
+    made = list(entries(recipe, config))
+    config.pop("projection_norms", None)  # no field of config.json: the tensors say it
+    config["quantization_config"] = {"modules_to_not_convert": ["lm_head"]}
+    model = ModelFile(
+        path=target, container="safetensors", entries={e.name: e for e in made}, metadata={}, config=config, arch=recipe.arch, beliefs=(),
+    )  # fmt: skip
+    surveys = [survey(e, form) for e in (experts.stack(made) if form.container == "gguf" else made)]
+    with appearing(target, folder=form.container == "safetensors", overwrite=overwrite) as path:
+        if form.container == "gguf":
+            pieces = gguf_pieces(surveys, model, form, recipe.arch)
+            with path.open("wb") as file:
+                gguf.write(file, metadata(recipe, config), pieces, progress=tell, total=sum(p.nbytes for p in pieces))
+            return
+        dtype = one_dtype(surveys, model, form)
+        pieces = safetensors_pieces(surveys, model, form, dtype)
+        beside, _ = tokenizer.from_gguf(vocabulary(recipe.shape.vocab))
+        for name, content in ({"config.json": config_for(model, form, surveys, dtype)} | beside).items():
+            (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        with (path / "model.safetensors").open("xb") as file:
+            notes = {"format": "mlx" if form.name == "mlx" else "pt"}
+            safetensors.write(file, notes, pieces, progress=tell, total=sum(p.nbytes for p in pieces))
+
+
+def metadata(recipe: Recipe, config: dict[str, Any]) -> dict[str, bytes]:
+    """The keys of a GGUF file."""
     shape, arch = recipe.shape, recipe.arch
-    metadata = {
+    general = {
         "general.architecture": gguf.string(arch.gguf),
         "general.name": gguf.string(f"random {shape.layers}x{shape.hidden}, seed {recipe.seed}"),
         "general.file_type": gguf.number("u32", ggml.FILE_TYPE[recipe.format.upper()]),
         "general.quantization_version": gguf.number("u32", 2),
     }
-    metadata |= names.config_to_gguf(configuration(shape, arch), arch)
-    metadata |= {key: ENCODE[key.rpartition(".")[2]](value) for key, value in vocabulary(shape.vocab).items()}
-    pieces = list(gguf_pieces(recipe))
-    with appearing(target, folder=False, overwrite=overwrite) as path, path.open("wb") as file:
-        gguf.write(file, metadata, pieces, progress=tell, total=sum(p.nbytes for p in pieces))
-
-
-def write_hf(recipe: Recipe, target: Path, overwrite: bool) -> None:
-    config = configuration(recipe.shape, recipe.arch)
-    config["quantization_config"] = {
-        "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline",
-        "modules_to_not_convert": ["lm_head"],
-    }  # fmt: skip
-    config["torch_dtype"] = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}[recipe.embedding]
-    beside, _ = tokenizer.from_gguf(vocabulary(recipe.shape.vocab))
-    pieces = list(hf_pieces(recipe))
-    with appearing(target, folder=True, overwrite=overwrite) as folder:
-        for name, content in ({"config.json": config} | beside).items():
-            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        with (folder / "model.safetensors").open("xb") as file:
-            safetensors.write(file, {"format": "pt"}, pieces, progress=tell, total=sum(p.nbytes for p in pieces))
+    text = {key: ENCODE[key.rpartition(".")[2]](value) for key, value in vocabulary(shape.vocab).items()}
+    return general | names.config_to_gguf(config, arch) | text
 
 
 def tell(done: int, total: int, name: str) -> None:
@@ -290,33 +330,62 @@ def tell(done: int, total: int, name: str) -> None:
         sys.stderr.write(f"\r{100 * done // max(total, 1):3d} % {name:<56}")
 
 
+def setting(text: str) -> tuple[str, Any]:
+    """FIELD=JSON."""
+    name, sign, value = text.partition("=")
+    try:
+        return name, json.loads(value if sign else "")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIELD=JSON, such as sliding_window=512") from None
+
+
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path, help="a file, or a folder for hf")
-    parser.add_argument("--format", choices=WRITTEN, default="i2_s")
-    parser.add_argument("--arch", choices=ARCHITECTURES, default=ARCHITECTURES[0])
+    parser.add_argument("target", type=Path, help="a file, or a folder for formats of safetensors")
     parser.add_argument(
-        "--embedding", choices=FLOATS, default="f16", help="the dtype of the embedding, which is the head"
+        "--preset", choices=PRESETS, default="bitnet-2b-4t", help="a published model's shape and format"
     )
-    for name, value in vars(Shape()).items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, default=value, metavar="N", help=f"{value} unless told"
-        )
+    parser.add_argument("--family", choices=FAMILIES, help="that of the preset unless told")
+    parser.add_argument("--arch", choices=ARCHS, help="the GGUF architecture, where a family has several")
+    parser.add_argument("--format", choices=FORMATS, help="that of the preset unless told")
+    parser.add_argument("--embedding", choices=FLOATS, default="f16", help="the dtype of the embedding and the head")
+    parser.add_argument("--ternary-tables", action=argparse.BooleanOptionalAction, help="a ternary embedding and head")
+    parser.add_argument("--tied", action=argparse.BooleanOptionalAction, help="the head is the embedding")
+    parser.add_argument("--group", type=int, metavar="N", help="columns of one scale; 0: one scale a tensor")
+    parser.add_argument("--set", type=setting, action="append", default=[], metavar="FIELD=JSON", help="of config.json")
+    for name in vars(Shape()):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help="that of the preset unless told")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--overwrite", action="store_true")
     args = parser.parse_args(given)
-    args.shape = Shape(**{name: getattr(args, name) for name in vars(Shape())})
+    preset = PRESETS[args.preset]
+    own = {name: getattr(args, name) for name in vars(Shape())}
+    args.shape = Shape(**{name: getattr(preset.shape, name) if n is None else n for name, n in own.items()})
     for fault in args.shape.faults():
         parser.error(fault)
     return args
 
 
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """What the options say, and the preset for the others; another family has one scale a tensor unless told."""
+    preset = PRESETS[args.preset]
+    arch = ARCHS[args.arch] if args.arch else FAMILIES[args.family or preset.family].archs[0]
+    same = FAMILIES[preset.family] is FAMILIES[args.family or preset.family]
+    form = args.format or preset.format
+
+    def choose(option: Any, usual: Any, otherwise: Any) -> Any:
+        return option if option is not None else usual if same else otherwise
+
+    tables = choose(args.ternary_tables, preset.tables, False) and FORMATS[form].tables
+    fields = (preset.fields if same else {}) | dict(args.set)
+    group, tied = choose(args.group, preset.group, 0), choose(args.tied, preset.tied, True)
+    return Recipe(args.shape, arch, form, FLOATS[args.embedding], args.seed, group, tied, tables, fields)
+
+
 def main(given: Sequence[str] | None = None) -> None:
     args = arguments(given)
-    recipe = Recipe(args.shape, names.ARCHS[args.arch], args.format, FLOATS[args.embedding], args.seed)
-    write = write_hf if args.format == "hf" else write_gguf
     try:
-        write(recipe, args.target, args.overwrite)
+        write(recipe_of(args), args.target, args.overwrite)
     except TritiumError as error:
         sys.exit(str(error))
     sys.stderr.write(f"\r{f'wrote {args.target}':<62}\n")

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tritium as tt
+from tritium.families import FAMILIES
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
 
@@ -61,6 +63,43 @@ def test_formats_and_architectures_hold_the_same_numbers(plain: ModelFile, tmp_p
     assert all("sub_norm" in name for name in missing)
     assert bool(missing) == ("llama" in options)
     assert all(same(plain.named[name], other[name]) for name in other)
+
+
+FAMILY = "--layers 4 --heads 8 --head-dim 64 --context 256".split()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_same_logits_in_every_layout(family: str, tmp_path: Path) -> None:
+    logits = []
+    for form in ("q2_0", "hf", "mlx"):
+        path = made(
+            tmp_path / (f"{form}.gguf" if form == "q2_0" else form), *FAMILY, "--family", family, "--format", form
+        ).path
+        logits.append(tt.load(path, kv="f32").session().extend(0, [1, 2, 3]))
+    assert 0.5 < logits[0].std() < 2
+    for other in logits[1:]:
+        np.testing.assert_allclose(other, logits[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_preset_has_groups_and_ternary_tables(tmp_path: Path) -> None:
+    small = "--preset bonsai-8b --head-dim 64 --context 128".split()
+    model = made(tmp_path / "m.gguf", *small)
+    assert {e.stored for e in model.entries.values() if e.role == "ternary"} == {"Q2_0"}
+    assert model.named["lm_head.weight"].ternary().group == 128
+    assert "int8 per group: a scale for each 128 columns" in repr(tt.load(model.path))
+    other = made(
+        tmp_path / "o.gguf", *small, "--set", "rope_theta=10000", "--no-ternary-tables", "--group", "0", "--tied"
+    )
+    assert other.metadata["qwen3.rope.freq_base"] == 10000
+    assert "lm_head.weight" not in other.named
+    assert other.named["model.embed_tokens.weight"].stored == "F16"
+
+
+@pytest.mark.parametrize("option", ["--set x", "--set x=y"])
+def test_a_field_that_is_no_json_is_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        made(tmp_path / "none.gguf", *option.split())
+    assert "FIELD=JSON" in capsys.readouterr().err
 
 
 def test_another_seed_is_another_model(plain: ModelFile, tmp_path: Path) -> None:

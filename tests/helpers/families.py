@@ -109,7 +109,8 @@ def write_folder(path: Path, w: Weights) -> Path:
 
 
 def write_gguf(path: Path, w: Weights, **more: bytes) -> Path:
-    """Write a GGUF file as llama.cpp's converters do: their names, their order of rows and heads, norms with what they leave out."""
+    """Write a GGUF file as llama.cpp's converters do: their names, their order of rows and heads, norms with what they leave out.
+    A key in `more` without bytes is left out."""
     arch = names.arch_of(w.config)
     assert arch is not None
     config = {k: v for k, v in w.config.items() if k != "rope_scaling" or v["rope_type"] != "longrope"}
@@ -121,6 +122,8 @@ def write_gguf(path: Path, w: Weights, **more: bytes) -> Path:
             f"{arch.gguf}.rope.scaling.type": gguf.string("longrope"),
             f"{arch.gguf}.rope.scaling.original_context_length": gguf.number("u32", scaling["original_max_position_embeddings"]),
         }  # fmt: skip
+        factor = long_factor(w.config["max_position_embeddings"], scaling["original_max_position_embeddings"])
+        keys.setdefault(f"{arch.gguf}.rope.scaling.attn_factor", gguf.number("f32", factor))
         tensors |= {f"rope_factors_{k}.weight": np.float32(scaling[f"{k}_factor"]) for k in ("long", "short")}
     if arch.gguf == "qwen35":
         inner = w.config["linear_num_value_heads"] * w.config["linear_value_head_dim"]
@@ -134,9 +137,11 @@ def write_gguf(path: Path, w: Weights, **more: bytes) -> Path:
                 each = [dense[f"{stem}.mlp.experts.{e}.{rest[2:]}"] for e in range(w.config["num_experts"])]
                 tensors[str(names.to_gguf(stacked, arch))] = np.stack(each)
             continue
-        tensors[str(names.to_gguf(name, arch))] = _as_gguf(name, values, w.config, arch)
+        grouped = "out_proj" in name and "prism.hadamard.gdn_v_grouped" in more
+        tensors[str(names.to_gguf(name, arch))] = values if grouped else _as_gguf(name, values, w.config, arch)
+    kept = {key: value for key, value in keys.items() if value}
     with path.open("wb") as file:
-        gguf.write(file, keys, [tiny.piece(n, np.float32(a)) for n, a in tensors.items()])
+        gguf.write(file, kept, [tiny.piece(n, np.float32(a)) for n, a in tensors.items()])
     return path
 
 
@@ -262,7 +267,7 @@ class Decoder:
         if self.kind == "gemma3" and (i + 1) % c["sliding_window_pattern"]:
             window, theta = c["sliding_window"], c["rope_local_base_freq"]
         if self.kind == "maple" and c["layer_types"][i] == "sliding_attention":
-            window = c["sliding_window"] + 1  # of FlashAttention's window_size=(sliding_window, 0)
+            window = c["sliding_window"]  # of FlashAttention's window_size=(sliding_window - 1, 0)
         if self.kind != "maple" or window:
             q, k = self.rotate(q, theta), self.rotate(k, theta)
         scale = c["query_pre_attn_scalar"] ** -0.5 if self.kind == "gemma3" else self.head_dim**-0.5
@@ -284,7 +289,7 @@ class Decoder:
         if scaling.get("rope_type") == "longrope":
             original = scaling["original_max_position_embeddings"]
             frequencies = frequencies / np.array(scaling["long_factor"])
-            factor = np.sqrt(1 + np.log(self.c["max_position_embeddings"] / original) / np.log(original))
+            factor = long_factor(self.c["max_position_embeddings"], original)
         angles = np.arange(len(x))[:, None] * frequencies
         a, b = x[..., :half], x[..., half : 2 * half]
         cos, sin = factor * np.cos(angles)[:, None], factor * np.sin(angles)[:, None]
@@ -337,6 +342,11 @@ class Decoder:
         if self.kind == "bitnet":
             y = self.norm(y, f"{name}.ffn_sub_norm")
         return self.linear(y, f"{name}.down_proj")
+
+
+def long_factor(context: int, original: int) -> float:
+    """Return LongRoPE's factor of cosine and sine, as its paper defines it."""
+    return float(np.sqrt(1 + np.log(context / original) / np.log(original)))
 
 
 def attend(q: Array, k: Array, v: Array, scale: float, window: int | None) -> Array:

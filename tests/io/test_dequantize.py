@@ -63,3 +63,9 @@ def test_other_types_are_refused_by_name() -> None:
 
 def test_an_empty_tensor_has_no_numbers() -> None:
     assert dequantize("Q4_1", memoryview(b""), (0, 32)).shape == (0, 32)
+
+
+def test_bytes_that_fit_the_values_but_not_their_blocks_are_refused() -> None:
+    """264 values of Q4_1 are 8.25 blocks of 20 bytes: 165 bytes have the right ratio and no whole blocks."""
+    with pytest.raises(FormatError, match="whole blocks of 32"):
+        dequantize("Q4_1", memoryview(bytes(165)), (264,))

@@ -589,6 +589,18 @@ def test_side_files_above_the_cap(tmp_path: Path) -> None:
         read_json(tmp_path / "config.json", most=50)
 
 
+def test_side_files_that_would_grow_are_refused_before_memory_is_spent(tmp_path: Path) -> None:
+    raw = '{"a":"😀'.encode() + b"x" * (12 << 20) + b'"}'
+    (tmp_path / "config.json").write_bytes(raw)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="JSON that would take 96 MB"):
+            read_json(tmp_path / "config.json")
+        assert tracemalloc.get_traced_memory()[1] < len(raw) + (4 << 20)
+    finally:
+        tracemalloc.stop()
+
+
 STRANGE = [None, [], {}, "x", -1, 1.5, True, 2**70, 1e39, [1], {"a": []}]
 
 

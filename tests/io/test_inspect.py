@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import families
 import tiny
 from tritium import io as tio
 from tritium.cli import main
@@ -183,3 +184,14 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_names_from_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
     tiny.save(tmp_path / "a.safetensors", {"\x1b[31mred": np.ones(3, "f")})
     assert "\x1b" not in run("inspect", tmp_path / "a.safetensors").output
+
+
+def test_it_says_how_activations_will_be_quantised_and_why(tmp_path: Path) -> None:
+    w = families.random(families.CONFIGS["qwen3"] | {"hidden_size": 128, "intermediate_size": 128}, group=64)
+    said = tio.inspect(families.write_gguf(tmp_path / "m.gguf", w))
+    assert not any("activations" in b for b in said.beliefs)  # its floats are ternary only where they are read
+    tio.convert(tmp_path / "m.gguf", tmp_path / "q.gguf", to="q2_0")
+    wanted = "each group, unless another kind is chosen: a scale for each 64 columns, not trained with int8 tokens"
+    assert any(wanted in b for b in tio.inspect(tmp_path / "q.gguf").beliefs)
+    packed = tio.inspect(tiny.hf_packed(tmp_path / "hf", "bitnet")).beliefs
+    assert any("each token, unless another kind is chosen: trained so" in b for b in packed)

@@ -11,6 +11,7 @@ import families
 import markov
 import tritium as tt
 from families import CONFIGS
+from tritium.io import gguf
 from tritium.models import generation
 from tritium.models.load import Model
 
@@ -141,3 +142,50 @@ def test_groups_of_columns_have_activations_of_their_own(tmp_path: Path) -> None
     assert np.abs(by_token - exact).max() > np.abs(every_logit(model, IDS, (40,)) - exact).max() > 0
     with pytest.raises(tt.errors.ArgumentError, match="activations 'int4' are unknown"):
         load(path, activations="int4")
+
+
+def test_a_gguf_file_says_the_factor_of_longrope_or_means_one(tmp_path: Path) -> None:
+    """llama.cpp's converter of MiniCPM writes no factor, and llama.cpp then computes with 1; a configuration infers it."""
+    w = families.random(CONFIGS["minicpm"], 1)
+    inferred = families.long_factor(128, 32)
+    for stored, wanted in ((1.25, 1.25), (1.0, 1.0), (None, 1.0)):
+        key = {} if stored is None else {"minicpm.rope.scaling.attn_factor": gguf.number("f32", stored)}
+        path = families.write_gguf(tmp_path / f"{stored}.gguf", w, **(key or {"minicpm.rope.scaling.attn_factor": b""}))
+        assert dict(load(path).config.scaling)["attention_factor"] == pytest.approx(wanted)
+    folder = families.write_folder(tmp_path / "m", w)
+    assert dict(load(folder).config.scaling)["attention_factor"] == pytest.approx(inferred)
+
+
+def test_a_token_of_maple_sees_as_many_positions_as_its_window_says(tmp_path: Path) -> None:
+    config = CONFIGS["maple"] | {"layer_types": ["sliding_attention"], "num_hidden_layers": 1, "sliding_window": 3}
+    session = load(families.write_folder(tmp_path / "m", families.random(config, 1))).session(slots=3)
+    far, near, same = (session.extend(slot, [*ids, 7, 8, 9]) for slot, ids in enumerate(([4], [5], [4])))
+    assert (far == near).all()  # the fourth position back is not seen
+    assert (far == same).all()
+    session = load(tmp_path / "m").session(slots=2)
+    assert (session.extend(0, [4, 8, 9]) != session.extend(1, [5, 8, 9])).any()  # the third is
+
+
+def test_norms_of_gemma_in_gguf_have_the_one_that_files_of_hugging_face_leave_out(tmp_path: Path) -> None:
+    """llama.cpp's converter adds 1 to each norm; Microsoft's, of models with a norm before each projection, adds nothing."""
+    for name, shift in (("gemma3", 1.0), ("gemma3 norms", 0.0)):
+        w = families.random(CONFIGS[name] | {"query_pre_attn_scalar": CONFIGS[name]["head_dim"]}, 1)
+        entries = tt.io.open(families.write_gguf(tmp_path / f"{name}.gguf", w)).named
+        for norm in (
+            "model.norm.weight",
+            "model.layers.0.self_attn.q_norm.weight",
+            "model.layers.0.input_layernorm.weight",
+        ):
+            np.testing.assert_allclose(entries[norm].float32(), w.plain[norm] + shift, rtol=1e-6)
+            assert entries[norm].shift == 1.0 - shift  # of what computation has to add
+
+
+def test_the_table_of_maple_has_its_own_name_in_files(tmp_path: Path) -> None:
+    from tiny import save
+
+    path = families.write_folder(tmp_path / "m", families.random(CONFIGS["maple"], 1))
+    wanted = load(path).session().extend(0, [1, 2])
+    file = tt.io.safetensors.parse((path / "model.safetensors").read_bytes())
+    arrays = {n.replace("embed_tokens", "word_embeddings"): np.array(file.array(n)) for n in file.tensors}
+    save(path / "model.safetensors", arrays, {"format": "pt"})
+    assert (load(path).session().extend(0, [1, 2]) == wanted).all()

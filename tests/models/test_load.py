@@ -277,6 +277,23 @@ def test_a_dense_model_is_refused_with_what_to_do(family: str, tmp_path: Path) -
     assert logits(load(path, ternarise=True), [1, 2]).shape == (shape.vocab,)
 
 
+def test_rounded_weights_have_groups_by_which_activations_lose_less(tmp_path: Path) -> None:
+    """Nothing was trained with int8 tokens. A few large activations, as language models have them, cost others their steps."""
+    shape = replace(models.EVERY_FORMAT, family="llama")
+    w, rng = models.random(shape), np.random.default_rng(0)
+    tensors = dict(w.plain) | {name: rng.normal(size=t.shape).astype(np.float32) for name, (t, _) in w.ternary.items()}
+    for name in [n for n in tensors if n.endswith("layernorm.weight")]:
+        tensors[name] = np.where(np.arange(256) == 7, 40, tensors[name]).astype(np.float32)
+    path = models.written(tmp_path / "m", tensors, shape.config())
+    kinds = {how: load(path, ternarise=True, kv="f32", activations=how) for how in ("float", "token", None)}
+    assert "int8 per group: a scale for each 128 columns, not trained with int8 tokens" in repr(kinds[None])
+    wanted, token, group = (logits(model, [1, 2, 3]) for model in kinds.values())
+    assert np.square(group - wanted).mean() < 0.5 * np.square(token - wanted).mean()
+    assert "int8 per token: trained so" in repr(
+        load(models.masters(tmp_path / "bitnet", models.TINY, 0)[0], ternarise=True)
+    )
+
+
 def test_a_model_of_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     path = models.folder(tmp_path / "m", models.random(models.TINY), model_type="qwen2")
     with pytest.raises(FormatError, match="model_type: found 'qwen2', needed one of bitnet, llama"):

@@ -13,8 +13,9 @@ import families
 import tritium as tt
 from families import CONFIGS, Weights
 from tritium.errors import FormatError
-from tritium.io import gguf
+from tritium.io import Ternary, codecs, gguf
 from tritium.io.model import names
+from tritium.io.stream import Piece
 
 BLOCK = 32
 IDS = np.random.default_rng(5).integers(0, 80, 24).tolist()
@@ -56,6 +57,71 @@ def test_inputs_of_folded_weights_are_rotated(tmp_path: Path) -> None:
     wanted, plain = reference(w, signs).logits(IDS), families.Decoder(w).logits(IDS)
     assert np.abs(ours - wanted).max() <= 1e-5 * np.abs(wanted).max()
     assert np.abs(plain - wanted).max() > 0.1 * np.abs(wanted).max()  # the rotation is not for nothing
+
+
+class FloatDecoder(families.Decoder):
+    """The decoder with activations as they are."""
+
+    def linear(self, x: np.ndarray, name: str) -> np.ndarray:
+        weight = f"{name}.weight"
+        dense = families.to_dense(*self.w.ternary[weight]) if weight in self.w.ternary else self.w.plain[weight]
+        return self.rotation(x, weight) @ dense.astype(np.float64).T
+
+
+def rotate_back(rows: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Return x of y = H (s * x); H is its own inverse."""
+    blocks = rows.astype(np.float64).reshape(len(rows), -1, BLOCK) @ (hadamard(BLOCK) / np.sqrt(BLOCK))
+    return blocks.reshape(rows.shape) * signs
+
+
+def float_logits(path: Path) -> np.ndarray:
+    session = tt.load(path, kv="f32", activations="float").session()
+    return np.stack([session.extend(0, [i]) for i in IDS])
+
+
+INVERSE = {"inverse_weight_names": gguf.array("str", ["token_embd.weight"])}
+
+
+def test_the_output_of_delta_nets_and_a_folded_embedding_are_rotated(tmp_path: Path) -> None:
+    """As Ternary-Bonsai-2 has them: rows of the embedding are rotated back, and value heads are in the order of key heads."""
+    w, signs = families.random(CONFIGS["qwen3_5"], 4), sign_vectors()
+    stored = w.plain["model.embed_tokens.weight"]
+    path = families.write_gguf(tmp_path / "m.gguf", w, **keys(w, signs, **INVERSE))
+    meant = Weights(w.config, w.ternary, w.plain | {"model.embed_tokens.weight": rotate_back(stored, signs[64])})
+    wanted = FloatDecoder(meant, frozenset(w.ternary), signs, hadamard(BLOCK) / np.sqrt(BLOCK)).logits(IDS)
+    assert any(name.endswith("linear_attn.out_proj.weight") for name in w.ternary)
+    assert np.abs(float_logits(path) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    for other in (FloatDecoder(meant), FloatDecoder(w, frozenset(w.ternary), signs, hadamard(BLOCK) / np.sqrt(BLOCK))):
+        assert np.abs(other.logits(IDS) - wanted).max() > 0.05 * np.abs(wanted).max()  # neither rotation is for nothing
+
+
+def test_the_output_of_delta_nets_in_the_order_of_gguf_is_refused(tmp_path: Path) -> None:
+    w = families.random(CONFIGS["qwen3_5"], 4)
+    path = families.write_gguf(tmp_path / "m.gguf", w, **keys(w, sign_vectors(), gdn_v_grouped=b""))
+    with pytest.raises(
+        FormatError, match=r"hadamard_grouped: found False, needed true where the output of a delta net"
+    ):
+        tt.load(path)
+
+
+def test_a_tied_head_reads_the_folded_ternary_table(tmp_path: Path) -> None:
+    config = CONFIGS["qwen3"] | {"intermediate_size": 64}
+    w, signs = families.random(config, 4), sign_vectors()
+    table = np.random.default_rng(1).integers(-1, 2, (80, 64)).astype(np.float32) * np.float32(0.125)
+    w = Weights(config, w.ternary, w.plain | {"model.embed_tokens.weight": table})
+    file = gguf.parse(families.write_gguf(tmp_path / "m.gguf", w, **keys(w, signs, **INVERSE)).read_bytes())
+    packed = codecs.q2_0.encode(Ternary.from_values(np.sign(table), 0.125))
+    pieces = [Piece(n, t.shape, t.type.name, t.nbytes, lambda n=n: [file.data(n)]) for n, t in file.tensors.items()]
+    pieces = [p for p in pieces if p.name != "token_embd.weight"]
+    with (tmp_path / "q.gguf").open("wb") as out:
+        kept = {k: v.raw for k, v in file.metadata.values_by_key.items()}
+        gguf.write(
+            out, kept, [*pieces, Piece("token_embd.weight", table.shape, "Q2_0", packed.nbytes, lambda: [packed])]
+        )
+    assert tt.io.open(tmp_path / "q.gguf").named["model.embed_tokens.weight"].role == "ternary"
+    meant = Weights(config, w.ternary, w.plain | {"model.embed_tokens.weight": rotate_back(table, signs[64])})
+    wanted = FloatDecoder(meant, frozenset(w.ternary), signs, hadamard(BLOCK) / np.sqrt(BLOCK)).logits(IDS)
+    assert np.abs(float_logits(tmp_path / "q.gguf") - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
 def test_a_prepacked_file_rotates_too(tmp_path: Path) -> None:

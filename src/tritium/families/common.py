@@ -31,6 +31,7 @@ PROJECTION_NORMS = {f"{name}.norm": f"{LAYER[name]}_norm_in" for name in sorted(
 WRAPPERS = (  # what names begin with in checkpoints of a whole multi-modal model, or of a decoder without its head
     ("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.lm_head.", "lm_head."),
     ("layers.", "model.layers."), ("embed_tokens.", "model.embed_tokens."), ("norm.", "model.norm."),
+    ("model.word_embeddings.", "model.embed_tokens."),  # of Maple
 )  # fmt: skip
 
 # ---- fields of config.json

@@ -53,9 +53,6 @@ class DeltaNet:
     key_dim: int
     value_dim: int
     kernel: int  # tokens of the convolution
-    tiled: bool = (
-        False  # value head j belongs to key head j % key_heads, as GGUF orders them, not to j // (value / key heads)
-    )
 
 
 @dataclass(frozen=True)
@@ -114,6 +111,15 @@ class Description:
     projection_norms: bool = False  # an RMS norm before each projection
     hadamard: Hadamard | None = None  # a rotation of the input of folded projections
     trained_int8: bool = True  # with one scale for each token: how its activations are to be quantised
+
+    def activations(self, group: int) -> tuple[str, str]:
+        """Return how the input of a product is quantised whose weights have groups of so many columns (0: none), and why: 'token' or
+        'group'."""
+        if self.trained_int8:
+            return "token", "trained so"
+        if group:
+            return "group", f"a scale for each {group} columns, not trained with int8 tokens"
+        return "token", "its weights have no groups of columns"
 
     @property
     def ropes(self) -> tuple[Rope, ...]:

@@ -66,6 +66,23 @@ def no_values(config: Config) -> dict[str, tuple[str, Any]]:
     return {}
 
 
+@dataclass(frozen=True)
+class Tiling:
+    """A side of a tensor whose heads GGUF stores in another order: those of one group are neighbours in Hugging Face, and a number
+    of groups apart in GGUF."""
+
+    axis: int  # 0: its rows, 1: its columns
+    groups: int
+    heads: int  # of all groups
+    size: int  # of a head
+    first: int = 0  # what is before the heads and stays
+
+
+def no_tiling(name: str, config: Config) -> Tiling | None:
+    """Return no order: both worlds have the same."""
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """Everything that distinguishes a family from the others. What all have in common is in `families.common`."""
@@ -92,7 +109,10 @@ class Family:
     norm_offset: float = 0.0  # GGUF's weight of a norm less Hugging Face's
     plain_norms: frozenset[str] = frozenset()  # norms without the offset
     exponents: frozenset[str] = frozenset()  # vectors x of which GGUF stores -exp(x)
-    inconvertible: str = ""  # why tensors of the two worlds cannot be converted into each other; "": they can
+    tiling: Callable[[str, Config], Tiling | None] = no_tiling  # of a tensor of a layer, by its name there
+    squeezed: frozenset[str] = frozenset()  # tensors of a layer whose sides of 1 GGUF leaves out
+    wide: frozenset[str] = frozenset()  # matrices of a layer that GGUF's engines need as F32
+    stacked: frozenset[str] = frozenset()  # matrices of experts that GGUF stores as one tensor of a layer
 
     keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # config.json's field: GGUF's key and its type
     read_keys: Callable[[Value, Config], dict[str, Any]] = no_keys  # further fields from keys

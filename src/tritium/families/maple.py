@@ -35,8 +35,8 @@ def describe(p: Parameters) -> Description:
     if part > 1 or dims % 2 or not dims:
         raise refused("partial_rotary_factor", part, f"a part of a head of {p.head_dim} that is pairs")
     rope = Rope(p.rope_theta, dims, p.scaling)
-    # The window of the model's own code reaches back by `sliding_window` positions, so that a token sees one more.
-    window = read_count(own, "sliding_window", 512) + 1
+    # The token itself included, as transformers' FlashAttention (window_size is sliding_window - 1 to the left) and llama.cpp have it.
+    window = read_count(own, "sliding_window", 512)
     positions = {WINDOW: rope, FULL: None if read_flag(own, "nope_on_global_attention") else rope}
     count, active = read_count(own, "num_experts"), read_count(own, "num_experts_per_tok")
     if active > count:
@@ -99,7 +99,8 @@ MAPLE = Family(
         "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     },
     linears=frozenset(FACTORS),
-    inconvertible="GGUF stores all experts of a layer as one tensor, Hugging Face each by itself",
+    stacked=frozenset(FACTORS),
+    wide=frozenset(("mlp.gate",)),
     keys={
         "num_experts": ("expert_count", "u32"), "num_experts_per_tok": ("expert_used_count", "u32"),
         "moe_intermediate_size": ("expert_feed_forward_length", "u32"), "sliding_window": ("attention.sliding_window", "u32"),

@@ -15,6 +15,7 @@ from tritium.arguments import checked
 from tritium.errors import FormatError, nearest
 from tritium.escape import visible
 from tritium.families import BY_ARCH, BY_TYPE
+from tritium.families.family import Family
 from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (
     FORMATS,
@@ -28,8 +29,8 @@ from tritium.io.formats import (
     survey,
     unknown,
 )
-from tritium.io.model import names, tokenizer
-from tritium.io.model.entry import ModelFile
+from tritium.io.model import experts, names, pooling, tokenizer
+from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
 from tritium.io.model.supported import hadamard_fields
 from tritium.io.reader import contained, fault, map_file
@@ -38,7 +39,8 @@ from tritium.io.verify import compare_ternary
 
 SIDE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "tokenizer.model", "generation_config.json", "chat_template.jinja", "LICENSE",
+    "tokenizer.model", "generation_config.json", "chat_template.jinja", "LICENSE", pooling.MODULES, pooling.PROMPTS,
+    f"{pooling.FOLDER}/config.json",
 )  # fmt: skip
 
 
@@ -116,17 +118,13 @@ def convert(
 
 
 def _check_worlds(model: ModelFile, form: Format) -> None:
-    """Raise where the tensors of a family cannot be carried from GGUF to Hugging Face or back."""
+    """Raise where the weights of a model cannot be carried from GGUF to Hugging Face or back."""
     if model.arch is None or (model.container == "gguf") == (form.container == "gguf"):
         return
-    reason = BY_ARCH[model.arch.gguf].inconvertible
     if model.gguf is not None and hadamard_fields(model.metadata, model.arch.gguf):
-        reason = "its weights are rotated, which Hugging Face's layout cannot say"
-    if reason:
-        world = "GGUF" if form.container == "gguf" else "safetensors"
         raise FormatError(
-            f"convert: {visible(model.path.name)} is a {model.arch.model_type} model and cannot become {world}: {reason}. Choose a "
-            f"format of the same container."
+            f"convert: {visible(model.path.name)} is a {model.arch.model_type} model and cannot become safetensors: its weights are "
+            "rotated, which Hugging Face's layout cannot say. Choose a format of the same container."
         )
 
 
@@ -144,14 +142,18 @@ def _check_target(source: Path, target: Path, form: Format, overwrite: bool) -> 
             f"convert: {form.name} is written as {form.container}, and {visible(target.name)!r} ends in {wrong}. Change one of the two."
         )
     if target.is_dir() and form.container == "safetensors":
-        strange = [p.name for p in target.iterdir() if p.is_dir() or not (target / "config.json").is_file()]
+        strange = [
+            p.name
+            for p in target.iterdir()
+            if (p.is_dir() and p.name != pooling.FOLDER) or not (target / "config.json").is_file()
+        ]
         if strange:
             raise FormatError(
                 f"convert: {visible(str(target))} is a folder with other files ({visible(strange[0])}); it is not replaced."
             )
 
 
-def _select(model: ModelFile, form: Format, work: _Work) -> list[Any]:
+def _select(model: ModelFile, form: Format, work: _Work) -> list[Entry]:
     entries = list(model.named.values())
     if form.container == "gguf" and model.gguf is None and model.config.get("tie_word_embeddings"):
         tied = [e for e in entries if e.common == "lm_head.weight"]
@@ -159,7 +161,20 @@ def _select(model: ModelFile, form: Format, work: _Work) -> list[Any]:
             work.warnings.append("the head is tied to the embeddings and is stored once")
             work.total -= 3 * tied[0].nbytes
         entries = [e for e in entries if e not in tied]
-    return entries
+    if form.container == "gguf" and model.gguf is None and model.arch is not None:
+        return experts.stack(_without_others(entries, BY_ARCH[model.arch.gguf], work))
+    return experts.split(entries) if form.container == "safetensors" and form.codec is not codecs.mlx else entries
+
+
+def _without_others(entries: list[Entry], family: Family, work: _Work) -> list[Entry]:
+    """Return the entries of the decoder alone: GGUF has vision parts and heads for speculation in files or layers of their own."""
+    others = [e for e in entries if e.name.startswith(family.skips)] if family.skips else []
+    if others:
+        work.warnings.append(
+            f"{len(others)} tensors that are no part of the decoder were left out: {visible(others[0].name)} …"
+        )
+        work.total -= 3 * sum(e.nbytes for e in others)
+    return [e for e in entries if e not in others]
 
 
 def _warn(surveys: list[Survey], form: Format, work: _Work) -> None:
@@ -241,8 +256,9 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
     metadata["general.quantization_version"] = gguf.number("u32", 2)
     metadata |= names.config_to_gguf(model.config, arch)
     keys, warnings = tokenizer.to_gguf(model.folder, model.config)
-    work.warnings += warnings
-    return arch, metadata | keys
+    pooled, lost = pooling.to_gguf(model.folder, arch.gguf)
+    work.warnings += warnings + lost
+    return arch, metadata | keys | pooled
 
 
 def _write_safetensors(
@@ -256,6 +272,11 @@ def _write_safetensors(
     ):
         work.warnings.append("scales or norms need fp32, and libraries want one dtype: embeddings were widened to F32")
     pieces = safetensors_pieces(surveys, model, form, dtype)
+    if len(pieces) > safetensors.MAX_TENSORS:
+        raise FormatError(
+            f"convert: {form.name} would have {len(pieces)} tensors, and a file has at most {safetensors.MAX_TENSORS}: its layout has "
+            "one for each expert. Write mlx, which has one for all of a layer, or a GGUF format."
+        )
     config = config_for(model, form, surveys, dtype)
     notes = {"format": "mlx" if form.codec is codecs.mlx else "pt"}
     if folder:
@@ -275,16 +296,19 @@ def _side_files(path: Path, model: ModelFile, config: dict[str, Any], work: _Wor
     if model.gguf is not None:
         tokenizer_files, warnings = tokenizer.from_gguf(model.metadata)
         work.warnings += warnings
-        files |= tokenizer_files
+        files |= tokenizer_files | pooling.from_gguf(model.metadata, config.get("hidden_size"))
         if not model.arch:
             work.warnings.append("this architecture has no configuration here; all keys are kept in gguf_metadata.json")
         if warnings or not model.arch or not tokenizer_files:
             files["gguf_metadata.json"] = dict(model.metadata)
     else:
         for name in SIDE_FILES:
+            owner = model.folder / Path(name).parent
             if (model.folder / name).is_file():
-                (path / name).write_bytes(contained(model.folder, name).read_bytes())
+                (path / name).parent.mkdir(exist_ok=True)
+                (path / name).write_bytes(contained(owner, Path(name).name).read_bytes())
     for name, content in files.items():
+        (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

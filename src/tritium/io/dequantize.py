@@ -170,8 +170,8 @@ def dequantize(kind: str, raw: memoryview, shape: tuple[int, ...]) -> Array:
         )  # fmt: skip
     size, width = ggml.BY_NAME[kind].size, ggml.BY_NAME[kind].block
     count = product(shape, kind)
-    if len(raw) * width != count * size:
-        raise fault(f"{kind} data", f"{len(raw)} bytes", f"{count // width * size} bytes for this shape")
+    if count % width or len(raw) != count // width * size:
+        raise fault(f"{kind} data", f"{len(raw)} bytes", f"{count // width * size} bytes for whole blocks of {width}")
     blocks = np.frombuffer(raw, np.uint8).reshape(-1, size) if len(raw) else np.empty((0, size), np.uint8)
     values = np.empty((len(blocks), width), np.float32)
     step = max(CHUNK // 8 // width, 1)  # a decoder has up to eight temporaries

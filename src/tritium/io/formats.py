@@ -6,7 +6,8 @@ Knows nothing of paths.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -129,11 +130,11 @@ def gguf_pieces(surveys: list[Survey], model: ModelFile, to: Format, arch: names
 
 
 def _gguf_ternary(f: Survey, model: ModelFile, to: Format, arch: names.Arch | None) -> Piece:
-    e, order = f.entry, _order(f.entry, model, arch)
+    e, (rows, columns) = f.entry, _orders(f.entry, model, arch)
 
     def chunks() -> Iterator[Array]:
-        t = e.ternary()
-        yield to.codec.encode(t if order is None else t.take(order))
+        t = e.ternary() if rows is None else e.ternary().take(rows)
+        yield to.codec.encode(t if columns is None else t.take_columns(columns))
 
     return Piece(_gguf_name(e, model), e.shape, to.name.upper(), to.codec.nbytes(as_matrix(e.shape)), chunks)
 
@@ -144,7 +145,8 @@ def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
         return _cast(e, _gguf_name(e, model), kind)
     if model.gguf is not None:
         return Piece(e.name, e.shape, e.stored, e.nbytes, lambda: [e.raw()])
-    kind = "F32" if len(e.shape) < 2 and e.stored in FLOATS else e.stored
+    wide = len(e.shape) < 2 or names.is_wide(e.name, arch)
+    kind = "F32" if wide and e.stored in FLOATS else e.stored
     if kind not in ggml.BY_NAME or kind not in DTYPES:
         raise fault(
             e.where,
@@ -153,7 +155,23 @@ def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
             "Leave it out or cast it.",
         )
     shift = 0.0 if names.has_raw_norms(model.entries) else e.shift
-    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch), shift)
+    orders, exponent = _orders(e, model, arch), names.is_exponent(e.name, arch)
+    changed = shift or exponent or any(order is not None for order in orders)
+    change = partial(_as_gguf, orders=orders, shift=shift, exponent=exponent) if changed else None
+    piece = _cast(e, _gguf_name(e, model), kind, change)
+    if not names.is_squeezed(e.name, arch):
+        return piece
+    return replace(piece, shape=tuple(n for n in piece.shape if n != 1))
+
+
+def _as_gguf(values: Array, orders: tuple[Array | None, Array | None], shift: float, exponent: bool) -> Array:
+    """Return a whole plain tensor as GGUF stores it."""
+    rows, columns = orders
+    values = values if rows is None else values[rows]
+    values = values if columns is None else values[:, columns]
+    if exponent:
+        return -np.exp(values.astype(np.float32))
+    return values.astype(np.float32) + np.float32(shift) if shift else values
 
 
 def _gguf_name(e: Entry, model: ModelFile) -> str:
@@ -163,25 +181,30 @@ def _gguf_name(e: Entry, model: ModelFile) -> str:
     return name
 
 
-def _order(e: Entry, model: ModelFile, arch: names.Arch | None) -> Array | None:
-    """Return the row order of Q and K that the architecture needs; None: as they are."""
-    if arch is None or not arch.interleaved or not e.shape:
-        return None
+def _orders(e: Entry, model: ModelFile, arch: names.Arch | None) -> tuple[Array | None, Array | None]:
+    """Return the orders of rows and columns that the architecture has in GGUF: of Q and K, and of delta nets; None: as they are."""
+    if arch is None or not e.shape:
+        return None, None
     if model.gguf is not None:
-        return names.interleave(e.shape[0], e.heads) if e.heads else None
+        if e.heads:
+            return names.interleave(e.shape[0], e.heads), None
+        rows, columns = (None if o is None else np.argsort(o) for o in (e.rows, e.columns))
+        return rows, columns
+    if not arch.interleaved:
+        return names.head_order(e.name, e.shape, model.config, arch)
     n_heads = model.config.get("num_attention_heads")
     heads = names.heads_of(e.name, e.shape[0], n_heads, model.config.get("num_key_value_heads", n_heads))
-    return names.interleave(e.shape[0], heads) if heads else None
+    return (names.interleave(e.shape[0], heads) if heads else None), None
 
 
-def _cast(e: Entry, name: str, kind: str, order: Array | None = None, shift: float = 0.0) -> Piece:
-    """Return a plain tensor cast to a dtype, in bounded chunks; `shift` is added first."""
+def _cast(e: Entry, name: str, kind: str, change: Callable[[Array], Array] | None = None) -> Piece:
+    """Return a plain tensor cast to a dtype, in bounded chunks; whole where it is changed first."""
     dtype = DTYPES[kind]
     size = int(np.prod(e.shape, dtype=object)) * dtype.itemsize
 
     def chunks() -> Iterator[Array]:
-        for part in e.chunks() if order is None else [e.array()[order]]:
-            values = part.astype(np.float32) + np.float32(shift) if shift else part
+        for part in e.chunks() if change is None else [e.array()]:
+            values = part if change is None else change(part)
             with np.errstate(over="ignore"):
                 out = values.astype(dtype)
             if dtype.itemsize == 2 and np.isinf(out).any() and not np.isinf(values).any():
@@ -231,7 +254,10 @@ def safetensors_pieces(surveys: list[Survey], model: ModelFile, to: Format, dtyp
         if not f.ternary:
             # norms of some families are stored less 1 there, and as they multiply in GGUF
             shift = names.norm_shift(name, model.arch) - f.entry.shift if model.gguf is not None else 0.0
-            out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype), shift=-shift))
+            change = partial(_as_gguf, orders=(None, None), shift=-shift, exponent=False) if shift else None
+            piece = _cast(f.entry, name, _plain_kind(f.entry, dtype), change)
+            squeezed = model.gguf is not None and len(piece.shape) == 2 and names.is_squeezed(name, model.arch)
+            out.append(replace(piece, shape=(piece.shape[0], 1, piece.shape[1])) if squeezed else piece)
         elif to.codec is codecs.hf:
             out += _hf_pair(f, name, scale)
         elif to.codec is codecs.mlx:

@@ -19,7 +19,10 @@ from tritium.io.reader import Buffer, Reader, align, disjoint, fault
 from tritium.io.stream import Piece, Wrote, pour
 
 MAGIC = b"GGUF"
-MAX_PAIRS = MAX_TENSORS = 1 << 14
+MAX_PAIRS, MAX_TENSORS = (
+    1 << 12,
+    1 << 13,
+)  # the largest models have fewer than 100 keys and 2,000 tensors: experts are stacked
 MAX_STRINGS = 1 << 20
 MAX_KEY, MAX_NAME = (1 << 16) - 1, 255
 MAX_DIMS = 4

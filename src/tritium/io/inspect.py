@@ -6,7 +6,7 @@ Knows nothing of printing. A guess is labelled as one.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import numpy as np
 from tritium.arguments import checked
 from tritium.errors import FormatError
 from tritium.escape import visible
+from tritium.families.config import Config
 from tritium.io import codecs, ggml, gguf
+from tritium.io.model import names
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
 from tritium.io.ternary import Array, rows_at_a_time, unpack
@@ -60,7 +62,8 @@ class Inspected:
         return 8 * self.ternary_nbytes / self.ternary_weights if self.ternary_weights else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"bits_per_weight": self.bits_per_weight}
+        parts = {"kinds": tuple(dict(vars(kind)) for kind in self.kinds), "tensors": tuple(map(dict, self.tensors))}
+        return dict(vars(self)) | parts | {"bits_per_weight": self.bits_per_weight}
 
 
 @checked
@@ -70,7 +73,7 @@ def inspect(path: str | Path, *, variant: str | None = None, deep: bool = False)
     entries = list(model.entries.values())
     ternary = [e for e in entries if e.role == "ternary"]
     notes, warnings = list(model.beliefs), []
-    for check in (_opaque, _inverted, _finite, _file_type, _dense, _arm64):
+    for check in (_opaque, _inverted, _finite, _file_type, _dense, _arm64, _activations):
         believed, wrong = check(model)
         notes += believed
         warnings += wrong
@@ -91,6 +94,20 @@ def inspect(path: str | Path, *, variant: str | None = None, deep: bool = False)
              "file": e.file, "role": e.role} for e in entries
         ),
     )  # fmt: skip
+
+
+def _activations(model: ModelFile) -> tuple[list[str], list[str]]:
+    """Return how the model's activations are quantised when it is run, and why; nothing for what cannot be run."""
+    linears = [e for e in model.entries.values() if e.role == "ternary" and names.is_linear(e.name, model.arch)]
+    if not linears or model.refused or model.arch is None:
+        return [], []
+    try:
+        fields = model.config or names.config_from_gguf(model.metadata, model.arch, tied=False)
+        group = min(linears, key=lambda e: e.nbytes).ternary().group
+        how, why = Config.from_hf({"vocab_size": 1} | fields).description.activations(group)
+    except FormatError:
+        return [], []  # what is wrong is said where it is loaded
+    return [f"activations are int8, a scale for each {how}, unless another kind is chosen: {why}"], []
 
 
 def _count(e: Entry) -> int:

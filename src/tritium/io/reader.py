@@ -55,6 +55,9 @@ def align(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
+_LAYOUTS = {code: struct.Struct("<" + code) for code in "IQ"}  # of one number
+
+
 class Reader:
     """A position in a buffer that cannot be moved past the end."""
 
@@ -70,7 +73,7 @@ class Reader:
 
     def need(self, n: int, part: str) -> None:
         """Raise unless n more bytes remain."""
-        if not 0 <= n <= self.remaining:
+        if not 0 <= n <= self.end - self.position:
             raise fault(
                 f"{self.what}, {part} at byte {self.position}", f"{self.remaining} bytes left", f"{n} bytes", DAMAGED
             )
@@ -90,10 +93,11 @@ class Reader:
 
     def number(self, code: str, part: str) -> Any:
         """Read one little-endian number; `code` as in the struct module."""
-        size = struct.calcsize("<" + code)
-        self.need(size, part)
-        self.position += size
-        return struct.unpack_from("<" + code, self.view, self.position - size)[0]
+        layout, position = _LAYOUTS[code], self.position
+        if layout.size > self.end - position:
+            self.need(layout.size, part)  # raises
+        self.position = position + layout.size
+        return layout.unpack_from(self.view, position)[0]
 
     def u32(self, part: str) -> int:
         return int(self.number("I", part))
@@ -231,9 +235,14 @@ def contained(base: Path, name: str) -> Path:
     return target
 
 
+_COUNTED = 1 << 18  # bytes of a JSON text that are counted at once
+
+
 def _object_bytes(data: memoryview) -> int:
     """Estimate the bytes of the Python objects for a JSON text, including the text itself as str."""
-    counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256) if len(data) else np.zeros(256, int)
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(data), _COUNTED):  # in parts: NumPy counts bytes as numbers of 8 bytes each
+        counts += np.bincount(np.frombuffer(data[start : start + _COUNTED], np.uint8), minlength=256)
     width = 4 if counts[0xF0:].any() else 2 if counts[0xC4:].any() else 1
     boxes = counts[ord("[")] + counts[ord("{")]
     # A long value that is not ASCII is in memory twice, each character as wide as the widest.

@@ -21,7 +21,7 @@ from tritium.io.reader import Buffer, Reader, disjoint, fault, product
 from tritium.io.stream import Piece, Wrote, pour
 
 MAX_HEADER = 1 << 23  # bytes; 16,384 tensors take about 2 MB
-MAX_TENSORS = MAX_NOTES = 1 << 14
+MAX_TENSORS, MAX_NOTES = 1 << 14, 1 << 12
 MAX_DIMS = 8
 DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_), "U8": np.dtype("u1"), "I8": np.dtype("i1"), "U16": np.dtype("<u2"), "I16": np.dtype("<i2"),
@@ -93,8 +93,9 @@ def parse(buffer: Buffer) -> SafetensorsFile:
     return SafetensorsFile(r.view, metadata, tensors)
 
 
+_SPACES = frozenset(" \t\r\n")
 _SPACE = re.compile(r"[ \t\r\n]*")
-_INTEGER = re.compile(r"(0|[1-9][0-9]{0,18})(?![0-9.eE])")
+_INTEGER = re.compile(r"[ \t\r\n]*(0|[1-9][0-9]{0,18})(?![0-9.eE])")
 
 
 class _TensorHeader(NamedTuple):
@@ -119,12 +120,15 @@ class _Header:
         )
 
     def space(self) -> None:
-        self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
+        if self.text[self.position : self.position + 1] in _SPACES:
+            self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def sign(self, *expected: str) -> str:
-        self.space()
         character = self.text[self.position : self.position + 1]
-        if character not in expected or not character:
+        if character in _SPACES:
+            self.space()
+            character = self.text[self.position : self.position + 1]
+        if character not in expected:
             raise self.fail(" or ".join(map(repr, expected)))
         self.position += 1
         return character
@@ -147,11 +151,10 @@ class _Header:
             self.position += 1
             return ()
         while True:
-            self.space()
             number = _INTEGER.match(self.text, self.position)
             if number is None or len(numbers) == most:
                 raise self.fail(f"a list of at most {most} whole numbers, 0 or more")
-            numbers.append(int(number[0]))
+            numbers.append(int(number[1]))
             self.position = number.end()
             if self.sign(",", "]") == "]":
                 return tuple(numbers)
@@ -165,7 +168,6 @@ class _Header:
             return
         seen: set[str] = set()
         while True:
-            self.space()
             key = self.word()
             if key in seen:
                 raise fault("safetensors header", f"the key {visible(key)!r} twice", "each key once")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,25 @@ class Ternary:
         """Return the matrix with its rows in another order."""
         return Ternary(self.codes[order], self.shape, self.scale[order] if self.scale.ndim else self.scale, self.group)
 
+    def take_columns(self, order: Array) -> Ternary:
+        """Return the matrix with its columns in another order; raise where that divides a group with a scale of its own."""
+        n, k = self.shape
+        groups = order.reshape(-1, self.group) if self.group else order[None]
+        if self.group and (
+            (groups != groups[:, :1] + np.arange(self.group)).any() or (groups[:, 0] % self.group).any()
+        ):
+            fewest = self.simplified()  # blocks of a file may repeat the scale of a row
+            if fewest.group:
+                raise FormatError(
+                    f"Ternary: columns are to be ordered so that groups of {self.group} do not stay whole."
+                )
+            return fewest.take_columns(order)
+        codes = np.empty_like(self.codes)
+        for rows in rows_at_a_time(n, k):
+            codes[rows] = pack(unpack(self.codes[rows], k)[:, order])
+        scale = self.scale[:, groups[:, 0] // self.group] if self.group else self.scale
+        return Ternary(codes, self.shape, scale, self.group)
+
     def used(self) -> Array:
         """Return a mask shaped like the scale: True where a scale has an effect, that is, one of its weights is not zero."""
         n, k = self.shape
@@ -174,3 +193,21 @@ def _common_scale(scale: Array, used: Array, axis: int | None) -> Array | None:
     if not np.all((low == high) | unused):
         return None
     return np.where(unused, np.max(scale, axis=axis, initial=0), high).astype(np.float32)
+
+
+def stack_rows(parts: list[Ternary]) -> Ternary:
+    """Return matrices of one input below each other: one scale for all where there is but one matrix, else one for each row or, if
+    any has groups, each group."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = parts[0].shape[1]
+    # A part may have fewer scales than the others: they are repeated.
+    group = gcd(*(p.group or columns for p in parts)) if any(p.group for p in parts) else 0
+    scales: list[Array] = []
+    for p in parts:
+        rows = p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
+        narrow = p.scales(group) if group else rows
+        assert narrow is not None  # a group of all divides each
+        scales.append(narrow)
+    codes, shape = np.concatenate([p.codes for p in parts]), (sum(p.shape[0] for p in parts), parts[0].shape[1])
+    return Ternary(codes, shape, np.concatenate(scales), group)

@@ -14,6 +14,7 @@ import numpy as np
 from tritium.arguments import checked
 from tritium.errors import ArgumentError
 from tritium.escape import visible
+from tritium.io.model import experts, names
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
 from tritium.io.stream import Progress
@@ -74,6 +75,8 @@ def verify(
 def _shared(first: ModelFile, second: ModelFile) -> tuple[dict[str, Entry], dict[str, Entry], tuple[str, ...]]:
     """Return the entries by common name, without a head tied to the embeddings that only one of the models stores."""
     left, right, notes = first.named, second.named, []
+    if experts.has_stacks(left.values()) != experts.has_stacks(right.values()):
+        left, right = ({e.common: e for e in experts.stack(named.values())} for named in (left, right))
     for entries, model, other in ((left, first, right), (right, second, left)):
         if "lm_head.weight" in entries and "lm_head.weight" not in other and model.config.get("tie_word_embeddings"):
             del entries["lm_head.weight"]
@@ -92,7 +95,8 @@ class Compared:
 
 def compare(a: Entry, b: Entry, rtol: float = 0.0) -> Compared:
     """Compare two weights by value."""
-    if a.shape != b.shape:
+    left_shape, right_shape = (_squeezed(e) for e in (a, b))
+    if left_shape != right_shape:
         return Compared(difference=f": shape {list(a.shape)} and {list(b.shape)}")
     left, right = a.find_ternary(), b.find_ternary()
     if left is not None and right is not None:
@@ -101,6 +105,11 @@ def compare(a: Entry, b: Entry, rtol: float = 0.0) -> Compared:
         kinds = [f"{e.stored} ({'ternary' if t is not None else 'not ternary'})" for e, t in ((a, left), (b, right))]
         return Compared(difference=f": {kinds[0]} and {kinds[1]}")
     return _compare_plain(a, b, rtol)
+
+
+def _squeezed(e: Entry) -> tuple[int, ...]:
+    """Return the shape of a tensor without the sides of 1 that GGUF leaves out."""
+    return tuple(n for n in e.shape if n != 1) if names.is_squeezed(e.name, e.arch) else e.shape
 
 
 def compare_ternary(a: Ternary, b: Ternary, rtol: float = 0.0) -> Compared:

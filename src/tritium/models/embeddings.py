@@ -19,20 +19,15 @@ import numpy as np
 from tritium.errors import ArgumentError, ContextError, FormatError, nearest
 from tritium.escape import visible
 from tritium.io import ModelFile, gguf
+from tritium.io.model import pooling as files
+from tritium.io.model.pooling import MODULES, MOST_BYTES, PROMPTS
 from tritium.io.reader import contained, fault, read_json, read_side
 from tritium.models.session import BUCKETS, TOGETHER, Session
 from tritium.models.text.tokenizer import Tokenizer
 
 POOLINGS = ("last", "mean", "cls")
 RECIPE = "embedding.json"  # how texts are embedded, in a file of our own
-MODULES, POOLING, PROMPTS = "modules.json", "1_Pooling", "config_sentence_transformers.json"
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
-MODES = {  # fields of sentence-transformers' pooling that are computed here
-    "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last",
-}  # fmt: skip
-MODE_NAMES = {"cls": "cls", "mean": "mean", "lasttoken": "last"}  # of the field pooling_mode
-GGUF_POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # of the key pooling_type; 0 says nothing
-MOST_BYTES = 1 << 20  # of a file that says how texts are embedded
 MOST_PROMPTS, MOST_PROMPT = 256, 1 << 16
 TOKENS = 256  # of all texts in one program on a CPU, where more of them are not faster
 
@@ -83,24 +78,18 @@ def read_recipe(model: ModelFile) -> Recipe:
 
 def from_gguf(metadata: Mapping[str, Any]) -> Recipe:
     """Return the recipe in the keys of a GGUF file."""
-    key = f"{gguf.scalar(metadata, 'general.architecture')}.pooling_type"
-    kind = gguf.scalar(metadata, key)
-    if kind in (None, 0):
-        return Recipe()
-    if isinstance(kind, bool) or kind not in GGUF_POOLINGS:
-        raise fault(
-            f"GGUF metadata, {visible(key)}", visible(repr(kind)), "0 (none), 1 (mean), 2 (cls) or 3 (last)",
-            "Other ways of pooling are not computed here; choose one with pooling=.",
-        )  # fmt: skip
-    return Recipe(GGUF_POOLINGS[kind], f"{visible(key)} is {kind}")
+    pooling, key = files.of_gguf(metadata)
+    return Recipe(pooling, f"{visible(key)} is {gguf.scalar(metadata, key)}") if pooling else Recipe()
 
 
 def from_folder(folder: Path) -> Recipe:
     """Return the recipe of sentence-transformers' files in a model folder."""
     _check_modules(folder)
     found: dict[str, Any] = {}
-    if (folder / POOLING / "config.json").is_file():
-        found = _pooling(read_json(contained(folder / POOLING, "config.json"), MOST_BYTES))
+    if (folder / files.FOLDER / "config.json").is_file():
+        config = read_json(contained(folder / files.FOLDER, "config.json"), MOST_BYTES)
+        source, pools_prompt = f"{files.FOLDER}/config.json says so", config.get("include_prompt") is not False
+        found = {"pooling": files.of_config(config), "source": source, "pools_prompt": pools_prompt}
     if (folder / PROMPTS).is_file():
         side = read_json(contained(folder, PROMPTS), MOST_BYTES)
         found |= _prompts(side.get("prompts"), side.get("default_prompt_name"))
@@ -139,19 +128,6 @@ def _check_modules(folder: Path) -> None:
                 f"{MODULES}, type", visible(kind), ", ".join(KNOWN_MODULES),
                 "Its vectors would be wrong without it, and it is not computed here.",
             )  # fmt: skip
-
-
-def _pooling(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a recipe in 1_Pooling/config.json: one mode that is on, or its name."""
-    where, name = f"{POOLING}/config.json", config.get("pooling_mode")
-    on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
-    found = MODE_NAMES.get(name) if isinstance(name, str) else MODES.get(on[0]) if len(on) == 1 else None
-    if found is None:
-        raise fault(
-            where, visible(str(name if name is not None else on)), f"one of {', '.join((*MODES, *MODE_NAMES))}",
-            "Other ways of pooling are not computed here; choose one with pooling=.",
-        )  # fmt: skip
-    return {"pooling": found, "source": f"{where} says so", "pools_prompt": config.get("include_prompt") is not False}
 
 
 def _prompts(prompts: Any, default: Any) -> dict[str, Any]:

@@ -79,10 +79,10 @@ class Model:
         groups = {layer.weight.group for layer in prepacked.linears(self.network).values()} - {0}
         if how == "float":
             return "chosen"
-        if how == "group":
+        usual, why = self.config.description.activations(max(groups, default=0))
+        if how == "group" and len(groups) > 1:
             return f"a scale for each {' or '.join(map(str, sorted(groups)))} columns, not trained with int8 tokens"
-        trained = self.config.description.trained_int8
-        return "trained so" if trained else "chosen" if groups else "its weights have no groups of columns"
+        return why if how == usual else "chosen"
 
     @property
     def nbytes(self) -> int:
@@ -328,7 +328,8 @@ def load(
     tiles of 2 bits). variant and ternarise: see `tritium.io.open`. device: where it runs; its weights are made ready there.
     activations: how the input of a product is quantised: "token" (int8, a scale for each token), "group" (int8, a scale for each group
     of columns that the weights have) or "float"; None: by token where the model was trained so or its weights have no groups, else
-    by group. mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
+    by group; weights that `ternarise` rounded have groups.
+    mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
     certified: read a float head through an int8 copy with bounds, which picks the same tokens; None: where it pays.
     revision, file, offline: of a model by name, see `tritium.fetch`.
     """
@@ -357,8 +358,9 @@ def load(
     found = io.open(path, variant=variant, ternarise=ternarise, mmap=mmap)
     config = read_config(found)
     source = from_entries(
-        found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations
-    )
+        found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations,
+        rounded=ternarise,
+    )  # fmt: skip
     network = assemble(config, source, context).to(there)
     network = with_copy(network, certified)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used

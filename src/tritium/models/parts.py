@@ -13,7 +13,6 @@ import numpy as np
 
 from tritium.families.config import Config
 from tritium.families.description import Attention, DeltaNet, Dense, Description, Experts, Layer
-from tritium.families.hadamard import Hadamard
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
 COPY, COPY_ERROR, COPY_NORM = f"{HEAD}.copy", f"{HEAD}.copy_error", f"{HEAD}.copy_norm"  # of a certified head
@@ -40,7 +39,6 @@ class Product(NamedTuple):
     parts: tuple[Part, ...]
     columns: int
     norm: str | None = None  # a norm of the input
-    order: Order | None = None  # of the columns; None: as they are
     experts: int = 0  # each with such matrices; 0: there is but one of each
 
     @property
@@ -54,7 +52,6 @@ class Plain(NamedTuple):
     name: str
     shape: tuple[int, ...]
     suffix: str = ".weight"  # of its name in files
-    order: Order | None = None  # of its rows
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def layer_parts(layer: Layer, description: Description, hidden_size: int) -> Lay
     if isinstance(layer.mixer, Attention):
         _attention(layer.mixer, hidden_size, parts, description.projection_norms)
     else:
-        _delta_net(layer.mixer, hidden_size, parts, description.hadamard)
+        _delta_net(layer.mixer, hidden_size, parts)
     if isinstance(layer.mlp, Dense):
         _dense(layer.mlp, hidden_size, parts, description.projection_norms)
     else:
@@ -105,31 +102,20 @@ def _attention(a: Attention, hidden_size: int, parts: LayerParts, norms: bool) -
         parts.plain["k_norm"] = Plain("self_attn.k_norm", (a.head_dim,))
 
 
-def _delta_net(d: DeltaNet, hidden_size: int, parts: LayerParts, hadamard: Hadamard | None) -> None:
+def _delta_net(d: DeltaNet, hidden_size: int, parts: LayerParts) -> None:
     keys, values = d.key_heads * d.key_dim, d.value_heads * d.value_dim
-    heads, rows = _grouped(d, 1), _grouped(d, d.value_dim)
-    channels = None if rows is None else np.concatenate([np.arange(2 * keys), 2 * keys + rows])
     name = "linear_attn"
-    parts.add("qkv", Product(f"{name}.qkv", (Part(f"{name}.in_proj_qkv", 2 * keys + values, channels),), hidden_size))
-    parts.add("z", Product(f"{name}.z", (Part(f"{name}.in_proj_z", values, rows),), hidden_size))
-    columns = None if hadamard is not None and hadamard.grouped else rows
-    parts.add("out", Product(f"{name}.o", (Part(f"{name}.out_proj", hidden_size),), values, order=columns))
+    parts.add("qkv", Product(f"{name}.qkv", (Part(f"{name}.in_proj_qkv", 2 * keys + values),), hidden_size))
+    parts.add("z", Product(f"{name}.z", (Part(f"{name}.in_proj_z", values),), hidden_size))
+    parts.add("out", Product(f"{name}.o", (Part(f"{name}.out_proj", hidden_size),), values))
     parts.plain.update({
-        "b": Plain(f"{name}.in_proj_b", (d.value_heads, hidden_size), order=heads),
-        "a": Plain(f"{name}.in_proj_a", (d.value_heads, hidden_size), order=heads),
-        "conv": Plain(f"{name}.conv1d", (2 * keys + values, 1, d.kernel), order=channels),
-        "a_log": Plain(f"{name}.A_log", (d.value_heads,), "", heads),
-        "dt_bias": Plain(f"{name}.dt_bias", (d.value_heads,), "", heads),
+        "b": Plain(f"{name}.in_proj_b", (d.value_heads, hidden_size)),
+        "a": Plain(f"{name}.in_proj_a", (d.value_heads, hidden_size)),
+        "conv": Plain(f"{name}.conv1d", (2 * keys + values, 1, d.kernel)),
+        "a_log": Plain(f"{name}.A_log", (d.value_heads,), ""),
+        "dt_bias": Plain(f"{name}.dt_bias", (d.value_heads,), ""),
         "norm": Plain(f"{name}.norm", (d.value_dim,)),
     })  # fmt: skip
-
-
-def _grouped(d: DeltaNet, size: int) -> Order | None:
-    """Return the order that makes value heads of one key head neighbours; None where they are."""
-    if not d.tiled or d.value_heads == d.key_heads:
-        return None
-    heads = np.arange(d.value_heads).reshape(-1, d.key_heads).T.reshape(-1)
-    return (heads[:, None] * size + np.arange(size)).reshape(-1)
 
 
 def _dense(m: Dense, hidden_size: int, parts: LayerParts, norms: bool) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from tritium.io import Entry, Ternary
 from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
-from tritium.io.ternary import pack, rows_at_a_time, unpack
+from tritium.io.ternary import rows_at_a_time, stack_rows
 from tritium.models.parts import (
     HEAD,
     NORM,
@@ -296,11 +295,13 @@ class _Builder(NamedTuple):
 
 def from_entries(
     entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False,
-    activations: str | None = None,
+    activations: str | None = None, rounded: bool = False,
 ) -> Source:  # fmt: skip
     """Return the weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file.
-    activations: as of `BitLinear`; None: what suits the weights."""
+    activations: as of `BitLinear`; None: what suits the weights. rounded: its weights were dense, so that nothing was trained with
+    int8 tokens: the scale of a matrix is repeated for groups of columns, by which activations are quantised too."""
     _check_names(entries, config)
+    regroup = rounded and not config.description.trained_int8 and activations in (None, "group")
 
     def entry(name: str, shape: tuple[int, ...]) -> Entry:
         found = entries.get(name)
@@ -313,7 +314,7 @@ def from_entries(
     def linear(p: Product, norm: Tensor | None) -> BitLinear:
         stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
         ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, p.parts, strict=True)]
-        weight = join([_columns(t, p.order) for t in ternary], storage)
+        weight = join(ternary, storage, usual_group(p.columns) if regroup else 0)
         how = activations or default_activations(config, weight.group)
         layer = BitLinear(weight, norm=norm, eps=config.eps, activations=how)
         for e in stored:
@@ -345,9 +346,9 @@ def from_entries(
         flat = (p.shape[0], *(n for n in p.shape[1:] if n != 1))  # GGUF leaves out sides of 1
         stored = entry(name, flat if name in entries and entries[name].shape == flat else p.shape)
         if len(flat) == 2 and stored.role == "ternary":
-            weight = join([_rows(stored.ternary(), p.order)], storage)
+            weight = join([stored.ternary()], storage)
             return BitLinear(weight, activations=activations or default_activations(config, weight.group))
-        numbers = stored.float32() if p.order is None else stored.float32()[p.order]
+        numbers = stored.float32()
         return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
 
     return Source(linear, plain, lambda: table("model.embed_tokens.weight"), out, experts)
@@ -356,7 +357,12 @@ def from_entries(
 def default_activations(config: Config, group: int) -> str:
     """Return how the input of a product is quantised: by token where a model was trained so or its weights have no groups of
     columns, else by group, which loses less."""
-    return "group" if group and not config.description.trained_int8 else "token"
+    return config.description.activations(group)[0]
+
+
+def usual_group(columns: int) -> int:
+    """Return the widest of the usual groups that divides a number of columns; 0 where none does."""
+    return next((group for group in (128, 64, 32) if columns % group == 0), 0)
 
 
 def _check_names(entries: Mapping[str, Entry], config: Config) -> None:
@@ -394,44 +400,12 @@ def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
     return Ternary(t.codes[order], (len(order), t.shape[1]), t.scale[order] if t.scale.ndim else t.scale, t.group)
 
 
-def _columns(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
-    """Return a matrix with its columns in another order, which keeps groups whole; as it is for None."""
-    if order is None:
-        return t
-    n, k = t.shape
-    codes = np.empty_like(t.codes)
-    for rows in rows_at_a_time(n, k):
-        codes[rows] = pack(unpack(t.codes[rows], k)[:, order])
-    if not t.group:
-        return Ternary(codes, t.shape, t.scale)
-    groups = order.reshape(-1, t.group)
-    if (groups != groups[:, :1] + np.arange(t.group)).any() or (groups[:, 0] % t.group).any():
-        raise ArgumentError(f"load: columns are stored in an order that divides groups of {t.group}.")
-    return Ternary(codes, t.shape, t.scale[:, groups[:, 0] // t.group], t.group)
-
-
-def stack_rows(parts: list[Ternary]) -> Ternary:
-    """Return matrices of one input below each other: one scale for all where there is but one matrix, else one for each row or, if
-    any has groups, each group."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = parts[0].shape[1]
-    # A part may have fewer scales than the others: they are repeated.
-    group = gcd(*(p.group or columns for p in parts)) if any(p.group for p in parts) else 0
-    scales: list[np.ndarray[Any, Any]] = []
-    for p in parts:
-        rows = p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32)
-        narrow = p.scales(group) if group else rows
-        assert narrow is not None  # a group of all divides each
-        scales.append(narrow)
-    codes, shape = np.concatenate([p.codes for p in parts]), (sum(p.shape[0] for p in parts), parts[0].shape[1])
-    return Ternary(codes, shape, np.concatenate(scales), group)
-
-
-def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
+def join(parts: list[Ternary], storage: dt.DType, group: int = 0) -> quant.Quantized:
     """Return projections of one input as one matrix; a scale for each row where theirs differ, in f16 if it is of a group and f16
-    holds it, as files have it."""
+    holds it, as files have it. group: the scales of weights without groups are repeated for groups of so many columns."""
     whole = stack_rows(parts)
+    if group and not whole.group:
+        whole = replace(whole, scale=np.ascontiguousarray(whole.scales(group)), group=group)
     scale = whole.scale
     if whole.group:
         with np.errstate(over="ignore"):

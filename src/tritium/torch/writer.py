@@ -19,6 +19,7 @@ from tritium import io
 from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.io import codecs, safetensors
 from tritium.io.convert import SIDE_FILES
+from tritium.io.model import names
 from tritium.io.stream import Piece
 from tritium.io.ternary import Array
 from tritium.machine.files import scratch
@@ -96,6 +97,7 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[st
         if eps:
             raise FormatError("export: the norms of the BitLinear layers differ in eps; a file knows one.")
     kept = {k: v for k, v in found.items() if k not in ("dtype", "quantization_config")}
+    kept["architectures"] = kept.get("architectures") or _classes(model, kept)
     if not _one_scale(layers):
         if True in norms:
             raise FormatError(
@@ -103,6 +105,15 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[st
             )
         return kept
     return kept | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
+
+
+def _classes(model: nn.Module, config: Mapping[str, Any]) -> list[str] | None:
+    """Return the name of the model's class, by which transformers and vLLM find it; of a model that is not of transformers, that of
+    its family's; None where it is neither."""
+    if hasattr(getattr(model, "config", None), "to_dict"):
+        return [type(model).__name__]
+    arch = names.arch_of(config)
+    return None if arch is None else [arch.model_class]
 
 
 def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> Iterator[Piece]:
@@ -172,6 +183,7 @@ def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
     elif isinstance(tokenizer, str | Path) and Path(tokenizer).is_dir():
         for name in SIDE_FILES:
             if (Path(tokenizer) / name).is_file():
+                (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes((Path(tokenizer) / name).read_bytes())
     else:
         raise ArgumentError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,13 @@ class Entry:
     some: Callable[[slice], Array] | None = field(default=None, repr=False)  # numbers of a few rows alone
     heads: int = 0  # of Q and K whose rows the file stores in pairs, for interleaved RoPE
     arch: names.Arch | None = field(default=None, repr=False)  # whose names its name is one of
+    rows: Array | None = field(
+        default=None, repr=False
+    )  # the order in which they are Hugging Face's; None: as they are
+    columns: Array | None = field(default=None, repr=False)
     shift: float = 0.0  # of a norm: what is added to its weight before it multiplies
 
-    @property
+    @cached_property
     def common(self) -> str:
         """Return the name by which it is compared with other files."""
         return names.common(self.name, self.arch)
@@ -63,10 +68,14 @@ class Entry:
             value = call()
         except FormatError as error:
             raise FormatError(f"{self.where}: {error}") from None
-        if not self.heads or value is None:
+        if value is None:
             return value
-        order = names.deinterleave(self.shape[0], self.heads)
-        return value.take(order) if isinstance(value, Ternary) else value[order]
+        rows = names.deinterleave(self.shape[0], self.heads) if self.heads else self.rows
+        if rows is not None:
+            value = value.take(rows) if isinstance(value, Ternary) else value[rows]
+        if self.columns is not None:
+            value = value.take_columns(self.columns) if isinstance(value, Ternary) else value[:, self.columns]
+        return value
 
     def ternary(self) -> Ternary:
         """Return codes and scales, with the fewest scales, of a stack as of one matrix; raise where the weight is not ternary."""
@@ -104,7 +113,7 @@ class Entry:
         if self.role == "ternary" and not self.refused:
             t = self.ternary()
             yield from (t.dense(r) for r in rows_at_a_time(n, k))
-        elif self.some is not None and not self.heads:
+        elif self.some is not None and not self.heads and self.rows is None and self.columns is None:
             read = self.some
             for r in rows_at_a_time(n, k):
                 part: Array = self._read(lambda r=r: read(r))  # type: ignore[misc]

@@ -29,7 +29,8 @@ def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> 
     name = name if isinstance(name, str) else ""
     arch = names.ARCHS.get(name)
     masters = ternarise or name.startswith("bitnet")
-    entries = {t.name: _entry(path.name, file, t, arch, variant, masters) for t in file.tensors.values()}
+    sizes = names.sizes_of_heads(file.metadata, arch)
+    entries = {t.name: _entry(path.name, file, t, arch, variant, masters, sizes) for t in file.tensors.values()}
     if names.has_raw_norms(entries):
         entries = {n: replace(e, shift=names.norm_shift(n, arch)) for n, e in entries.items()}
     only = ", ".join(names.ARCHS)
@@ -58,8 +59,9 @@ def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> 
 
 
 def _entry(
-    where: str, file: gguf.GgufFile, t: gguf.GgufTensor, arch: names.Arch | None, variant: str | None, masters: bool
-) -> Entry:
+    where: str, file: gguf.GgufFile, t: gguf.GgufTensor, arch: names.Arch | None, variant: str | None, masters: bool,
+    sizes: dict[str, Any],
+) -> Entry:  # fmt: skip
     kind, shape = t.type.name, t.shape
     raw = partial(file.data, t.name)
     refused = f"{kind} is not read: {t.type.refused}." if t.type.refused else ""
@@ -77,9 +79,10 @@ def _entry(
             row = t.nbytes // n
             readers["some"] = lambda r: dequantize(kind, raw()[r.start * row : r.stop * row], (r.stop - r.start, k))
     role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters, arch)
+    rows, columns = (None if o is None else np.argsort(o) for o in names.head_order(t.name, shape, sizes, arch))
     return Entry(
-        name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
-        why=t.why, raw=raw, heads=_heads(file, t, arch), arch=arch, **_exponents(t.name, arch, readers),
+        rows=rows, columns=columns, name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where,
+        role=role, refused=refused, why=t.why, raw=raw, heads=_heads(file, t, arch), arch=arch, **_exponents(t.name, arch, readers),
     )  # fmt: skip
 
 

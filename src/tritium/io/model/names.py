@@ -16,6 +16,7 @@ import numpy as np
 from tritium.escape import visible
 from tritium.families import ARCHS, BY_ARCH, BY_TYPE, FAMILIES, Arch
 from tritium.families.common import KEYS, LAYER, LINEARS, MODEL, WRAPPERS, check_config
+from tritium.families.family import no_tiling
 from tritium.families.fields import MOST_LAYERS, REMEDY
 from tritium.families.rope import kind_of
 from tritium.io import gguf
@@ -140,6 +141,48 @@ def deinterleave(rows: int, heads: int) -> Array:
     return np.argsort(interleave(rows, heads))
 
 
+def head_order(name: str, shape: tuple[int, ...], config: Mapping[str, Any], arch: Arch | None) -> tuple[Any, Any]:
+    """Return the orders of rows and of columns by which Hugging Face's tensor becomes GGUF's: gguf = hf[rows][:, columns]; None
+    for each that is the same, or whose sizes do not fit."""
+    inside = _HF_LAYER.fullmatch(common(name, arch)) if arch is not None else None
+    tiling = BY_ARCH[arch.gguf].tiling(inside[2], config) if inside is not None and arch is not None else None
+    length = tiling.first + tiling.heads * tiling.size if tiling is not None else 0
+    if tiling is None or len(shape) <= tiling.axis or shape[tiling.axis] != length:
+        return None, None
+    heads = np.arange(length - tiling.first).reshape(tiling.groups, -1, tiling.size).swapaxes(0, 1).reshape(-1)
+    order = np.concatenate([np.arange(tiling.first), tiling.first + heads])
+    return (None, order) if tiling.axis else (order, None)
+
+
+def sizes_of_heads(metadata: Mapping[str, Any], arch: Arch | None) -> dict[str, Any]:
+    """Return the fields of a GGUF file by which `head_order` knows its heads; {} where its weights keep Hugging Face's order."""
+    if arch is None or BY_ARCH[arch.gguf].tiling is no_tiling:
+        return {}
+    family = BY_ARCH[arch.gguf]
+
+    def value(key: str) -> Any:
+        return _value(metadata, f"{arch.gguf}.{key}")
+
+    fields = {field: value(key) for field, (key, _) in family.keys.items()} | family.read_keys(value, {})
+    return fields | {k: v for k, v in hadamard_fields(metadata, arch.gguf).items() if k == "hadamard_grouped"}
+
+
+def is_squeezed(name: str, arch: Arch | None) -> bool:
+    """Return True if GGUF leaves out sides of 1 of a tensor."""
+    return arch is not None and _stem(name, arch) in BY_ARCH[arch.gguf].squeezed
+
+
+def is_wide(name: str, arch: Arch | None) -> bool:
+    """Return True if GGUF's engines need a tensor as F32: vectors, and some matrices."""
+    return arch is not None and _stem(name, arch) in BY_ARCH[arch.gguf].wide
+
+
+def _stem(name: str, arch: Arch) -> str:
+    """Return the name of a tensor within its layer; "" for others."""
+    inside = _HF_LAYER.fullmatch(common(name, arch))
+    return inside[2].removesuffix(".weight") if inside is not None else ""
+
+
 def heads_of(name: str, rows: int, n_heads: Any, n_kv: Any) -> int:
     """Return the number of heads in the rows of a Q or K projection; 0 for other tensors."""
     name = common(name)
@@ -215,7 +258,7 @@ def _encoded(name: str, kind: str, value: Any) -> bytes:
 
 
 def _head_to_gguf(config: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Return the keys of a head's size: how much of it is rotated, and the whole where hidden_size does not imply it."""
+    """Return the keys of a head's size: how much of it is rotated, and the whole where neither that nor hidden_size implies it."""
     hidden_size, heads, head_dim = (config.get(k) for k in ("hidden_size", "num_attention_heads", "head_dim"))
     implied = hidden_size // heads if isinstance(hidden_size, int) and isinstance(heads, int) and heads > 0 else None
     head_dim = head_dim or implied
@@ -226,7 +269,7 @@ def _head_to_gguf(config: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
         return {"rope.dimension_count": ("u32", head_dim)}  # which is refused by its name
     whole = (
         {}
-        if head_dim == implied
+        if head_dim == implied and part == 1
         else dict.fromkeys(("attention.key_length", "attention.value_length"), ("u32", head_dim))
     )
     return {"rope.dimension_count": ("u32", int(head_dim * part))} | whole
@@ -336,7 +379,8 @@ def _rope_from_gguf(value: Any, arch: str) -> dict[str, Any]:
     if kind in ("linear", "yarn", "longrope"):
         fields = {name: value(f"rope.scaling.{key}") for name, key in names.items()}
         if kind == "longrope":
-            fields["attention_factor"] = factor
+            # A file without the key means 1, as llama.cpp reads it: a converter that wants another factor writes it.
+            fields["attention_factor"] = 1.0 if factor is None else factor
         rope["rope_scaling"] = {"rope_type": kind} | {
             name: _shortest(v) if isinstance(v, float) else v for name, v in fields.items() if v is not None
         }

@@ -5,6 +5,7 @@ Knows nothing of weights. The tables of keys are those of `tritium.families`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,7 +49,9 @@ def _refused_key(metadata: Mapping[str, Any], key: str, needed: str, remedy: str
 
 # ---- transforms of the activations
 
-TRANSFORM = "hadamard"
+TRANSFORM = re.compile(
+    "hadamard", re.IGNORECASE | re.ASCII
+)  # str.lower() of a long text takes several times its memory
 SIGNS = ".signs"  # sign vectors of a Hadamard transform, beside the packed weight in Prism's MLX packs
 FREE_TEXT = frozenset(("_name_or_path", "name", "description", "license", "author", "chat_template"))
 
@@ -120,8 +123,8 @@ def transform_in_gguf(metadata: Mapping[str, Any], tensors: Iterable[str]) -> st
     arch = gguf.scalar(metadata, "general.architecture")
     if isinstance(arch, str) and hadamard_fields(metadata, arch):
         metadata = {key: None for key in metadata if not key.startswith(PRISM)}
-    locations = [f"the key {key}" for key in metadata if TRANSFORM in key.lower()]
-    if isinstance(arch, str) and TRANSFORM in arch.lower():
+    locations = [f"the key {key}" for key in metadata if TRANSFORM.search(key)]
+    if isinstance(arch, str) and TRANSFORM.search(arch):
         locations.append(f"general.architecture {arch!r}")
     return _transformed(locations + _transform_tensors(tensors))
 
@@ -132,13 +135,13 @@ def transform_in_config(config: Mapping[str, Any], notes: Mapping[str, Any], ten
     stack: list[tuple[str, Any]] = [("config.json", dict(config)), ("safetensors metadata", dict(notes))]
     while stack:  # not recursive: a hostile file is nested deeper than the stack
         location, value = stack.pop()
-        if isinstance(value, str) and TRANSFORM in value.lower():
+        if isinstance(value, str) and TRANSFORM.search(value):
             locations.append(f"{location} {value!r}")
         elif isinstance(value, list):
             stack += [(location, item) for item in value if isinstance(item, str | list | dict)]
         elif isinstance(value, dict):
             for key, item in value.items():
-                if TRANSFORM in key.lower() and not is_off(item):
+                if TRANSFORM.search(key) and not is_off(item):
                     locations.append(f"{location}, the field {key}")
                 elif isinstance(item, str | list | dict) and key not in FREE_TEXT:
                     stack.append((f"{location}, {key}", item))
@@ -146,7 +149,7 @@ def transform_in_config(config: Mapping[str, Any], notes: Mapping[str, Any], ten
 
 
 def _transform_tensors(tensors: Iterable[str]) -> list[str]:
-    return [f"the tensor {name}" for name in tensors if TRANSFORM in name.lower() or name.endswith(SIGNS)]
+    return [f"the tensor {name}" for name in tensors if TRANSFORM.search(name) or name.endswith(SIGNS)]
 
 
 def _transformed(locations: list[str]) -> str:

@@ -71,9 +71,32 @@ def to_gguf(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, bytes], 
             out[f"tokenizer.ggml.{key}_token_id"] = gguf.number("u32", token)
     if isinstance(side.get("add_bos_token"), bool):
         out["tokenizer.ggml.add_bos_token"] = gguf.number("bool", side["add_bos_token"])
+    last, eos = _last(document.get("post_processor")), config.get("eos_token_id")
+    ids = eos if isinstance(eos, list) else [eos]
+    texts = [tokens[i] for i in ids[:1] if isinstance(i, int) and 0 <= i < len(tokens)]
+    ends = side.get("add_eos_token", None if last is None else last in texts)
+    if isinstance(ends, bool):
+        out["tokenizer.ggml.add_eos_token"] = gguf.number("bool", ends)
+    if last is not None and not ends:
+        warnings = [
+            *warnings,
+            f"{visible(last)!r} is put after a text, which GGUF can say of the end token alone; add it yourself",
+        ]
     if template := _template(folder, side):
         out["tokenizer.chat_template"] = gguf.string(template)
     return out, warnings
+
+
+def _last(post: Any) -> str | None:
+    """Return the token that the post-processor of tokenizer.json puts after a text; None where it puts none."""
+    steps = post.get("processors", [post]) if isinstance(post, dict) else []
+    for step in steps if isinstance(steps, list) else []:
+        single = step.get("single") if isinstance(step, dict) and step.get("type") == "TemplateProcessing" else None
+        end = single[-1] if isinstance(single, list) and single else None
+        special = end.get("SpecialToken") if isinstance(end, dict) else None
+        if isinstance(special, dict) and isinstance(special.get("id"), str):
+            return str(special["id"])
+    return None
 
 
 def _tokens(vocab: Any, added: Any, size: Any) -> tuple[list[str], list[int]]:
@@ -186,6 +209,10 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         number = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
         if isinstance(number, int) and 0 <= number < len(tokens):
             side[f"{key}_token"] = tokens[number]
+    for key in ("add_bos_token", "add_eos_token"):
+        adds = gguf.scalar(metadata, f"tokenizer.ggml.{key}")
+        if isinstance(adds, bool):
+            side[key] = adds
     template = gguf.scalar(metadata, "tokenizer.chat_template")
     if isinstance(template, str):
         side["chat_template"] = template
@@ -203,19 +230,21 @@ def _steps(regex: str, digits: bool) -> dict[str, Any]:
 
 
 def _post(tokens: list[str], metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the post-processor that prepends the BOS token where the file requires it."""
-    bos = gguf.scalar(metadata, "tokenizer.ggml.bos_token_id")
-    if (
-        gguf.scalar(metadata, "tokenizer.ggml.add_bos_token") is not True
-        or not isinstance(bos, int)
-        or not 0 <= bos < len(tokens)
-    ):
+    """Return the post-processor that puts the tokens of begin and end around a text where the file requires them."""
+
+    def token(key: str) -> list[int]:
+        number = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
+        adds = gguf.scalar(metadata, f"tokenizer.ggml.add_{key}_token") is True
+        return [number] if adds and isinstance(number, int) and 0 <= number < len(tokens) else []
+
+    bos, eos = token("bos"), token("eos")
+    if not bos and not eos:
         return None
-    token = {"SpecialToken": {"id": tokens[bos], "type_id": 0}}
+    before, after = ([{"SpecialToken": {"id": tokens[i], "type_id": 0}} for i in ids] for ids in (bos, eos))
     first, second = {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}
     return {
         "type": "TemplateProcessing",
-        "single": [token, first],
-        "pair": [token, first, second],
-        "special_tokens": {tokens[bos]: {"id": tokens[bos], "ids": [bos], "tokens": [tokens[bos]]}},
+        "single": [*before, first, *after],
+        "pair": [*before, first, second, *after],
+        "special_tokens": {tokens[i]: {"id": tokens[i], "ids": [i], "tokens": [tokens[i]]} for i in bos + eos},
     }
