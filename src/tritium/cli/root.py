@@ -114,6 +114,7 @@ LATER = {
         "Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it.",
     ),
     "targets": Later("doctor:targets", "Measure the guides' performance targets on this machine."),
+    "time": Later("projects.time:time", "Time any programs side by side."),
     "tune": Later(
         "tune:tune",
         "Pick the fastest kernels and settings for this machine.",
@@ -125,7 +126,7 @@ GROUPS = {
     "Run": ("generate", "chat", "serve", "embed", "perplexity"),
     "Files": ("models", "inspect", "convert", "verify", "prepack"),
     "Measure": (
-        "compare", "bench", "results", "baseline", "history", "regression-test", "regression-check", "selftest", "monitor", "reproduce",
+        "compare", "bench", "time", "results", "baseline", "history", "regression-test", "regression-check", "selftest", "monitor", "reproduce",
     ),
     "See": ("report", "profile", "memory"),
     "Machine": ("devices", "ops", "doctor", "ceilings", "targets", "tune"),

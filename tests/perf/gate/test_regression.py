@@ -400,7 +400,7 @@ def test_a_name_is_a_file_where_such_a_file_exists(tmp_path: Path) -> None:
 
 
 def test_without_a_checkout_against_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(against, "_git", lambda *_, **__: "")
+    monkeypatch.setattr(against, "git", lambda *_, **__: "")
     with pytest.raises(ArgumentError, match="needs a git checkout"):
         against.repository(tmp_path)
 
