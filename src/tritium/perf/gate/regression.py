@@ -286,7 +286,7 @@ def as_before(before: Results, options: Options, suite: str | None = None) -> tu
         options = options.changed(threads=before.environment.hard.threads)
     if suite is not None:
         return options, suites.grid(options)
-    name = before.suite if before.suite in (*suites.SUITES, "compare") else "regression"
+    name = before.suite if before.suite in (*suites.SUITES, suites.COMPARE.name, suites.PROJECT.name) else "regression"
     options = suites.options_of(name, plan=options.plan)
     grid = suites.like(before, options)
     if not grid.cases:
