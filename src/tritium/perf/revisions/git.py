@@ -93,6 +93,11 @@ def commits(root: Path, revisions: str) -> tuple[Commit, ...]:
     return tuple(listed[places[0] if begin else 0 :])
 
 
+def head(root: Path) -> str:
+    """Return the commit that is checked out."""
+    return git(root, "rev-parse", "HEAD")
+
+
 def snapshot(root: Path) -> str:
     """Return a commit that holds the working tree as it is, with files that are new and not ignored.
 
@@ -100,10 +105,10 @@ def snapshot(root: Path) -> str:
     """
     with tempfile.TemporaryDirectory(prefix="tritium-index-") as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-        head = git(root, "rev-parse", "HEAD")
-        git(root, "read-tree", head, variables=index)
+        last = head(root)
+        git(root, "read-tree", last, variables=index)
         git(root, "add", "--all", variables=index)
         tree = git(root, "write-tree", variables=index)
-        if tree == git(root, "rev-parse", f"{head}^{{tree}}"):
-            return head
-        return git(root, "commit-tree", tree, "-p", head, "-m", "the working tree", variables=AUTHOR)
+        if tree == git(root, "rev-parse", f"{last}^{{tree}}"):
+            return last
+        return git(root, "commit-tree", tree, "-p", last, "-m", "the working tree", variables=AUTHOR)

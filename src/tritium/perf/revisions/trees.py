@@ -40,6 +40,7 @@ class Trees:
     folder: Path = field(default_factory=Path)
     built: dict[str, Tree] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)  # of builds, by commit
+    made: int = 0
 
     def tree(self, commit: str, label: str = "") -> Tree:
         """Return the built tree of a commit. BuildError: it cannot be built, and is not tried twice."""
@@ -54,6 +55,15 @@ class Trees:
                 raise
         return self.built[commit]
 
+    def second(self, commit: str) -> Tree:
+        """Return another tree of a commit that has one: a revision beside itself shows the noise of a measurement."""
+        first = self.built.pop(commit)
+        try:
+            return self._made(commit)
+        finally:
+            self.built[f"{commit} again"] = self.built.pop(commit, first)
+            self.built[commit] = first
+
     def release(self, commit: str) -> None:
         """Remove the tree of a commit that is not needed any more."""
         tree = self.built.pop(commit, None)
@@ -62,7 +72,8 @@ class Trees:
 
     def _made(self, commit: str) -> Tree:
         """Check out and build; folders have names of one length, because paths are part of what a program reads."""
-        place = self.folder / f"t{len(self.built) + len(self.failures):05d}-{commit[:12]}"
+        self.made += 1
+        place = self.folder / f"t{self.made:05d}-{commit[:12]}"
         git(self.root, "worktree", "add", "--detach", "--quiet", str(place), commit)
         self.built[commit] = tree = Tree(place, commit)
         try:
