@@ -250,7 +250,9 @@ def suite_command(name: str) -> click.Command:
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of inputs and order.")
 @processes_option(1, "Fresh processes per contender.")
-@click.option("--folder", type=click.Path(file_okay=False), default=".", show_default=True, help="Folder of results and pages.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False), default=".", show_default=True, help="Folder of results and pages."
+)
 @click.option("--resume", is_flag=True, help="Continue: suites whose results are there are not measured again.")
 @NO_REPORT
 def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, **parameters: Any) -> None:
@@ -262,7 +264,9 @@ def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, **param
 
     for name in chosen or ():
         if name not in NAMES:
-            raise click.UsageError(f"--suites: {name!r} is not a suite.{nearest(name, NAMES)} There are {', '.join(SUITES)}.")
+            raise click.UsageError(
+                f"--suites: {name!r} is not a suite.{nearest(name, NAMES)} There are {', '.join(SUITES)}."
+            )
     names = list(dict.fromkeys(NAMES[name] for name in chosen)) if chosen else list(SUITES)
     Path(folder).mkdir(parents=True, exist_ok=True)
     codes, rest = {}, {"config": None, "load": (), "devices": (), "format": "text"}
@@ -276,7 +280,11 @@ def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, **param
         if codes[name] == INTERRUPTED:
             break
     failed = [name for name, code in codes.items() if code]
-    echo(f"\n{len(codes)} of {len(names)} suites measured" + (f"; with failures: {', '.join(failed)}" if failed else "") + ".")
+    echo(
+        f"\n{len(codes)} of {len(names)} suites measured"
+        + (f"; with failures: {', '.join(failed)}" if failed else "")
+        + "."
+    )
     sys.exit(max(codes.values(), default=0))
 
 

@@ -245,12 +245,16 @@ def regression_test(
 
     gate = gate_options(against=against, **parameters)
     if (build or command or path) and not (project and against):
-        raise click.UsageError("--build, --command and --path are of two revisions of a project: give --project and --against.")
+        raise click.UsageError(
+            "--build, --command and --path are of two revisions of a project: give --project and --against."
+        )
     with file_errors():
         own = [name for file in load for name in suites.load(file)]
         if project and not against:
             own += discovered(project)
-        options = suites.options_of(suite or "regression", thorough=thorough, own=own if against and not project else ())
+        options = suites.options_of(
+            suite or "regression", thorough=thorough, own=own if against and not project else ()
+        )
         options = options.changed(generations=generations, threads=threads)
         if against and project:
             chosen = project_of(project, build, command, path, load=load, suite=suite, options=options)

@@ -47,25 +47,58 @@ class Commands(click.Command):
 @click.argument("lines", metavar="COMMAND", nargs=-1)
 @click.option("-n", "--name", "names", multiple=True, metavar="NAME", help="Name of a command, in order; repeatable.")
 @click.option("-r", "--runs", type=click.IntRange(1), help="Runs of each (default: 3 s of them, 15 to 1500).")
-@click.option("-m", "--min-runs", "least_runs", type=click.IntRange(1), default=15, show_default=True, help="Fewest runs of each.")
-@click.option("-M", "--max-runs", "most_runs", type=click.IntRange(1), default=1500, show_default=True, help="Most runs of each.")
-@click.option("-w", "--warmup", type=click.IntRange(0), default=1, show_default=True, help="Runs of each that do not count.")
+@click.option(
+    "-m", "--min-runs", "least_runs", type=click.IntRange(1), default=15, show_default=True, help="Fewest runs of each."
+)
+@click.option(
+    "-M", "--max-runs", "most_runs", type=click.IntRange(1), default=1500, show_default=True, help="Most runs of each."
+)
+@click.option(
+    "-w", "--warmup", type=click.IntRange(0), default=1, show_default=True, help="Runs of each that do not count."
+)
 @click.option("-s", "--setup", multiple=True, metavar="CMD", help="Once before each command; one for all, or one each.")
 @click.option("-p", "--prepare", multiple=True, metavar="CMD", help="Before every run; one for all, or one each.")
 @click.option("-C", "--conclude", multiple=True, metavar="CMD", help="After every run; one for all, or one each.")
-@click.option("-c", "--cleanup", multiple=True, metavar="CMD", help="Once after each command; one for all, or one each.")
-@click.option("-P", "--parameter-scan", "scans", nargs=3, multiple=True, metavar="VAR MIN MAX", help="Replace {VAR} by numbers.")
-@click.option("-D", "--parameter-step-size", "step", default="1", show_default=True, metavar="STEP", help="Step of --parameter-scan.")
-@click.option("-L", "--parameter-list", "lists", nargs=2, multiple=True, metavar="VAR A,B", help="Replace {VAR} by values.")
-@click.option("-S", "--shell", default="auto", show_default=True, metavar="SHELL", help="auto, none, or a shell such as bash.")
+@click.option(
+    "-c", "--cleanup", multiple=True, metavar="CMD", help="Once after each command; one for all, or one each."
+)
+@click.option(
+    "-P", "--parameter-scan", "scans", nargs=3, multiple=True, metavar="VAR MIN MAX", help="Replace {VAR} by numbers."
+)
+@click.option(
+    "-D",
+    "--parameter-step-size",
+    "step",
+    default="1",
+    show_default=True,
+    metavar="STEP",
+    help="Step of --parameter-scan.",
+)
+@click.option(
+    "-L", "--parameter-list", "lists", nargs=2, multiple=True, metavar="VAR A,B", help="Replace {VAR} by values."
+)
+@click.option(
+    "-S", "--shell", default="auto", show_default=True, metavar="SHELL", help="auto, none, or a shell such as bash."
+)
 @click.option("-N", "without_shell", is_flag=True, help="Run without a shell: --shell none.")
 @click.option("-i", "--ignore-failure", is_flag=True, help="Count runs that fail, whatever their exit code.")
-@click.option("--accept", multiple=True, type=int, metavar="CODE", help="Exit code that is no failure, beside 0; repeatable.")
-@click.option("--input", "given", type=click.Path(exists=True, dir_okay=False), help="Standard input of every run (default: none).")
+@click.option(
+    "--accept", multiple=True, type=int, metavar="CODE", help="Exit code that is no failure, beside 0; repeatable."
+)
+@click.option(
+    "--input",
+    "given",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Standard input of every run (default: none).",
+)
 @click.option("--show-output", is_flag=True, help="Show what the programs print (on stderr).")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0.001), default=600.0, show_default=True, help="Seconds of one run.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0.001), default=600.0, show_default=True, help="Seconds of one run."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order.")
-@click.option("--threshold", callback=share, metavar="SHARE", help="Fail where a command is slower than the first by this share.")
+@click.option(
+    "--threshold", callback=share, metavar="SHARE", help="Fail where a command is slower than the first by this share."
+)
 @click.option("--export-json", type=FILE, metavar="FILE", help="Write JSON as hyperfine does.")
 @click.option("--export-markdown", type=FILE, metavar="FILE", help="Write a Markdown table.")
 @click.option("--export-csv", type=FILE, metavar="FILE", help="Write CSV as hyperfine does.")
@@ -126,7 +159,9 @@ def programs_of(words: list[Words], lines: Words, options: dict[str, Any]) -> di
 
     commands: list[str | Words] = [*lines, *words]
     if not commands or not all(commands):
-        raise click.UsageError("a command is needed: tritium time -- PROGRAM ARGUMENT … [--vs PROGRAM …], or 'a command line'.")
+        raise click.UsageError(
+            "a command is needed: tritium time -- PROGRAM ARGUMENT … [--vs PROGRAM …], or 'a command line'."
+        )
     accepted = None if options["ignore_failure"] else frozenset({0, *options["accept"]})
     shell = "none" if options["without_shell"] else options["shell"]
     given = Path(options["given"]).resolve() if options["given"] else None
@@ -136,7 +171,9 @@ def programs_of(words: list[Words], lines: Words, options: dict[str, Any]) -> di
     programs: dict[str, Program] = {}
     for i, command in enumerate(commands):
         for j, one in enumerate(values):
-            replaced = substituted(command, one) if isinstance(command, str) else tuple(substituted(w, one) for w in command)
+            replaced = (
+                substituted(command, one) if isinstance(command, str) else tuple(substituted(w, one) for w in command)
+            )
             lines_around = {name: substituted(each[i], one) for name, each in around.items()}
             facts = {"parameters": one} if one else {}
             program = Program(replaced, shell, **lines_around, input=given, accepted=accepted, facts=facts)
@@ -156,7 +193,9 @@ def _names(names: Words, commands: int, combinations: int) -> dict[tuple[int, in
 def _each(option: str, values: Words, count: int) -> Words:
     """Return the value of an option for each command: one for all, or one each."""
     if len(values) not in (0, 1, count):
-        raise click.UsageError(f"--{option} was given {len(values)} times for {count} commands; give it once, or once for each.")
+        raise click.UsageError(
+            f"--{option} was given {len(values)} times for {count} commands; give it once, or once for each."
+        )
     return values if len(values) == count else (values or ("",)) * count
 
 

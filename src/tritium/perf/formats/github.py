@@ -147,8 +147,18 @@ def comment(suite: Suite, name: str = "", link: str = "") -> str:
         lines += ["", f"{rest} other verdict{'s' * (rest != 1)}: no change that matters."]
     if suite.noise:
         lines += ["", f"Too noisy to tell for sure: {escape.prose(suite.noise, None)}."]
-    lines += ["", "Severity is the change divided by its own noise, half the width of its 95 % interval: at 1 it may be none."] if matters else []
-    lines += ["", f"<sub>{escape.prose(subject(suite), None)}. `{ending(suite)}`{f' · [run]({link})' if link else ''}</sub>"]
+    lines += (
+        [
+            "",
+            "Severity is the change divided by its own noise, half the width of its 95 % interval: at 1 it may be none.",
+        ]
+        if matters
+        else []
+    )
+    lines += [
+        "",
+        f"<sub>{escape.prose(subject(suite), None)}. `{ending(suite)}`{f' · [run]({link})' if link else ''}</sub>",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -160,7 +170,9 @@ def _title(suite: Suite) -> str:
 
 
 def _matters(v: Verdict) -> bool:
-    return v.outcome in ("SLOWER", "FASTER", "MISSING", "NOT COMPARABLE") or (v.outcome == "INCONCLUSIVE" and not v.passes)
+    return v.outcome in ("SLOWER", "FASTER", "MISSING", "NOT COMPARABLE") or (
+        v.outcome == "INCONCLUSIVE" and not v.passes
+    )
 
 
 def _row(v: Verdict) -> str:

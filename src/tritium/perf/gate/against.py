@@ -21,7 +21,6 @@ from tritium.perf.revisions.git import TAIL, commit_of, git
 from tritium.perf.revisions.trees import BUILD_S
 
 
-
 @dataclass(frozen=True)
 class Built:
     """A built revision: the folder for PYTHONPATH, and its commit."""

@@ -32,7 +32,9 @@ def _named(project: Path) -> Iterator[Path]:
     seen = 0
     for folder, folders, names in os.walk(project):
         here = Path(folder)
-        folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith(".") and not _environment(here / f))
+        folders[:] = sorted(
+            f for f in folders if f not in SKIPPED and not f.startswith(".") and not _environment(here / f)
+        )
         seen += len(names)
         if seen > MOST_FILES:
             raise ArgumentError(
@@ -71,7 +73,7 @@ def load(project: Path) -> list[str]:
     names = [name for path in files(project) for name in registry.load(path)]
     if not names:
         raise ArgumentError(
-            f"{named(project)}: no benchmarks. Write @tt.perf.benchmark(\"name\") above a function in a file called "
+            f'{named(project)}: no benchmarks. Write @tt.perf.benchmark("name") above a function in a file called '
             f"{' or '.join(PATTERNS)}, or name files with --load."
         )
     return names

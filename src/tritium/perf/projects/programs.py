@@ -95,7 +95,9 @@ def words_of(line: str, shell: str = AUTO) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise ArgumentError(f"the command {line!r} cannot be split into words: {error}. Quote it, or use a shell.") from None
+        raise ArgumentError(
+            f"the command {line!r} cannot be split into words: {error}. Quote it, or use a shell."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ def run_once(program: Program, output: IO[bytes] | int = subprocess.DEVNULL, tim
     """Run a program once and time it. TimeoutError: it was ended, with all it had started."""
     words, variables = program.words, os.environ | dict(program.variables)
     if shutil.which(words[0], path=variables.get("PATH")) is None and not _local(words[0], program.folder):
-        raise ArgumentError(f"there is no program {words[0]!r} here; check its name, or run it through a shell: --shell sh.")
+        raise ArgumentError(
+            f"there is no program {words[0]!r} here; check its name, or run it through a shell: --shell sh."
+        )
     expired = threading.Event()
     with open(program.input or os.devnull, "rb") as given, tempfile.TemporaryFile() as errors:
         started = time.perf_counter_ns()
@@ -320,7 +324,11 @@ def _measure(
 
 
 def _round(
-    cells: Mapping[Key, _Cell], order: Sequence[Key], look: Callable[[], float], timeout_s: float, output: IO[bytes] | int
+    cells: Mapping[Key, _Cell],
+    order: Sequence[Key],
+    look: Callable[[], float],
+    timeout_s: float,
+    output: IO[bytes] | int,
 ) -> None:
     """Run every program once; all results of a round count, or none does."""
     outcomes: dict[Key, tuple[Outcome, tuple[float, float]]] = {}
@@ -353,7 +361,9 @@ def _run(case: str, arm: str, cell: _Cell, threads: int, warmup: int) -> Run:
         elif any(values):
             series.append(Series(metric, unit, values, source=source))
     if any(cell.clocks):
-        series.append(Series("clock", "s", tuple(tuple(group) for group in cell.clocks), source="canary before and after"))
+        series.append(
+            Series("clock", "s", tuple(tuple(group) for group in cell.clocks), source="canary before and after")
+        )
     often = cell.broken > NOISY * sum(map(len, cell.groups))
     flags = (f"{cell.broken} rounds kept though other work broke in",) if often else ()
     program = cell.program
@@ -366,9 +376,15 @@ def _run(case: str, arm: str, cell: _Cell, threads: int, warmup: int) -> Run:
 
 def _notes(cells: Mapping[Key, _Cell]) -> list[str]:
     notes = []
-    through = {c.program.words[0] for c in cells.values() if c.program.words[-1:] == [c.program.text] and len(c.program.words) > 1}
+    through = {
+        c.program.words[0]
+        for c in cells.values()
+        if c.program.words[-1:] == [c.program.text] and len(c.program.words) > 1
+    }
     if through:
-        notes.append(f"run through {', '.join(sorted(through))}, whose start is in the times; --shell none runs a program itself")
+        notes.append(
+            f"run through {', '.join(sorted(through))}, whose start is in the times; --shell none runs a program itself"
+        )
     walls = [o.wall for c in cells.values() for group in c.groups for o in group]
     if walls and min(walls) < 0.002:
         notes.append("some runs took less than 2 ms: much of that is the start of a process")

@@ -48,7 +48,10 @@ class Project:
 
     def arm(self, name: str, tree: Tree) -> Arm:
         """Return the contender that runs a tree."""
-        variables = {**variables_of(tree, self.root, self.paths), "TRITIUM_TUNED": "0"}  # tuned for one build, not for all
+        variables = {
+            **variables_of(tree, self.root, self.paths),
+            "TRITIUM_TUNED": "0",
+        }  # tuned for one build, not for all
         return Arm(name, environment=tuple(variables.items()), optimisation=tree.commit[:12])
 
     def measure(
@@ -75,7 +78,9 @@ class Project:
 
     def recorded(self, results: Results, commit: str, *, committed: str = "", dirty: bool = False) -> Results:
         """Return results with the commit of the project in place of Tritium's own."""
-        return replace(results, environment=replace(results.environment, commit=commit, dirty=dirty), committed=committed)
+        return replace(
+            results, environment=replace(results.environment, commit=commit, dirty=dirty), committed=committed
+        )
 
     def _program(self, case: Case, tree: Tree) -> Program:
         variables = tuple(variables_of(tree, self.root, self.paths).items())

@@ -43,7 +43,9 @@ def page(results: Results, suite: Suite) -> str:
     """Return the table of a terminal: the time of each program, then each beside the first."""
     heads = ("command", "median", "95 %", "fastest … slowest", "user", "system", "peak memory", "runs")
     rows = tuple(_row(run) for run in results)
-    below = [f"{escape.terminal(r.arm)}: {r.status}: {escape.terminal(r.reason, None)}" for r in results if r.status != "ok"]
+    below = [
+        f"{escape.terminal(r.arm)}: {r.status}: {escape.terminal(r.reason, None)}" for r in results if r.status != "ok"
+    ]
     lines = [Table("", heads, rows, frozenset(heads[1:]), tuple(below)).text(), ""]
     lines += [_sentence(v) for v in suite.verdicts]
     if suite.noise:

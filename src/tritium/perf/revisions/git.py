@@ -64,9 +64,7 @@ def commit_of(root: Path, revision: str, option: str = "--against") -> str:
     hint = ""
     if git(root, "rev-parse", "--is-shallow-repository", check=False) == "true":
         hint = " The checkout is shallow; fetch more of it (actions/checkout: fetch-depth: 0)."
-    raise ArgumentError(
-        f"{option} {revision}: git knows no such commit here. Give a branch, a tag or a commit.{hint}"
-    )
+    raise ArgumentError(f"{option} {revision}: git knows no such commit here. Give a branch, a tag or a commit.{hint}")
 
 
 def commits(root: Path, revisions: str) -> tuple[Commit, ...]:

@@ -19,7 +19,10 @@ from tritium.errors import ArgumentError, BuildError
 from tritium.perf.revisions.git import TAIL, git, top
 
 BUILD_S = 1800.0
-TREE, ROOT = "TRITIUM_TREE", "TRITIUM_PROJECT"  # variables of a build, a program and a worker: its tree, and the checkout
+TREE, ROOT = (
+    "TRITIUM_TREE",
+    "TRITIUM_PROJECT",
+)  # variables of a build, a program and a worker: its tree, and the checkout
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,17 @@ def project_root(folder: str | os.PathLike[str]) -> Path:
         raise ArgumentError(f"--project {folder}: there is no such folder.")
     root = top(place)
     if root is None:
-        raise ArgumentError(f"--project {folder}: it is in no git checkout; revisions of a project are checked out with git.")
+        raise ArgumentError(
+            f"--project {folder}: it is in no git checkout; revisions of a project are checked out with git."
+        )
     return root
 
 
 def variables_of(tree: Tree, root: Path, paths: Sequence[str] = ()) -> dict[str, str]:
     """Return the variables of what runs in a tree: where it is, and its folders first in PYTHONPATH."""
-    folders = [tree.folder / p for p in paths] if paths else [p for p in (tree.folder / "src", tree.folder) if p.is_dir()]
+    folders = (
+        [tree.folder / p for p in paths] if paths else [p for p in (tree.folder / "src", tree.folder) if p.is_dir()]
+    )
     before = os.environ.get("PYTHONPATH", "")
     listed = [*map(str, folders), *([before] if before else [])]
     return {"PYTHONPATH": os.pathsep.join(listed), TREE: str(tree.folder), ROOT: str(root)}
