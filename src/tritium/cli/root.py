@@ -127,7 +127,8 @@ GROUPS = {
     "Run": ("generate", "chat", "serve", "embed", "perplexity"),
     "Files": ("models", "inspect", "convert", "verify", "prepack"),
     "Measure": (
-        "compare", "bench", "time", "results", "baseline", "history", "bisect", "regression-test", "regression-check", "selftest", "monitor", "reproduce",
+        "compare", "bench", "time", "results", "baseline", "history", "bisect", "regression-test",
+        "regression-check", "selftest", "monitor", "reproduce",
     ),
     "See": ("report", "profile", "memory"),
     "Machine": ("devices", "ops", "doctor", "ceilings", "targets", "tune"),

@@ -33,11 +33,14 @@ CODES = "Exit codes: 0 the commit is named, 2 usage or build, 4 not decided."
 )
 @click.option("--case", metavar="NAME", help="Benchmark or command to follow, if there are several.")
 @click.option("--threshold", callback=share, metavar="SHARE", help="Least slowdown that is searched (default: 3 %).")
+@click.option(
+    "--metric", type=click.Choice(["wall", "cpu"]), default="wall", show_default=True, help="Time that is compared."
+)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available).")
 @json_option()
 def bisect(
     revisions: str, project: str | None, build: str, command: tuple[str, ...], path: tuple[str, ...], load: tuple[str, ...],
-    case: str | None, threshold: str | None, threads: int | None, as_json: bool,
+    case: str | None, threshold: str | None, metric: str, threads: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Find the commit that made a project slower.
 
@@ -58,7 +61,7 @@ def bisect(
         commits = git.commits(chosen.root, revisions)
         followed = case_named(chosen, case)
         with trees.trees(chosen.root, build, lambda text: echo(shown(text), err=True)) as every:
-            probe = ProjectProbe(chosen, every, followed, threads)
+            probe = ProjectProbe(chosen, every, followed, threads, metric)
             echo(
                 f"{len(commits)} commits, about {2 + max(len(commits) - 2, 0).bit_length()} builds: {shown(followed.name)}",
                 err=True,
@@ -75,8 +78,9 @@ def bisect(
 
 
 def _tell(outcome: Bisection, commits: dict[str, Commit]) -> None:
+    subjects = {name: shown(c.subject) for name, c in commits.items()}
     rows = [
-        [t.commit[:10], t.side, "" if t.ratio is None else f"{100 * (t.ratio - 1):+.1f} %", str(t.rounds or ""), shown(commits[t.commit].subject)]
+        [t.commit[:10], t.side, "" if t.ratio is None else f"{100 * (t.ratio - 1):+.1f} %", str(t.rounds or ""), subjects[t.commit]]
         for t in outcome.tests
     ]  # fmt: skip
     print_parts(Table(rows, ["commit", "side", "to the good end", "rounds", "message"]))

@@ -115,9 +115,10 @@ def _changes(history: History, cases: list[str], commits: dict[str, Commit]) -> 
     from tritium.perf.projects.span import ARM
 
     steps = [(step, case) for case in cases for step in history.changes(case, "wall", ARM)]
+    subjects = {name: shown(c.subject) for name, c in commits.items()}
     steps.sort(key=lambda pair: -abs(math.log(pair[0].ratio)))
     return [
-        [f"{100 * (s.ratio - 1):+.1f} %", shown(case), s.point.commit[:10], shown(commits[s.point.commit].subject) if s.point.commit in commits else ""]
+        [f"{100 * (s.ratio - 1):+.1f} %", shown(case), s.point.commit[:10], subjects.get(s.point.commit, "")]
         for s, case in steps
     ]  # fmt: skip
 
@@ -175,7 +176,8 @@ def site(
         print_json({"folder": folder, "pages": written.pages, "cases": written.cases, "bytes": written.size})
     else:
         echo(
-            f"written: {shown(str(Path(folder) / 'index.html'))}, {written.pages} pages of {written.cases} histories, {written.size / 1e6:.1f} MB"
+            f"written: {shown(str(Path(folder) / 'index.html'))}, {written.pages} pages of {written.cases} histories, "
+            f"{written.size / 1e6:.1f} MB"
         )
 
 

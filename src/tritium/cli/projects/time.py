@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ class Commands(click.Command):
             place = args.index("--")
             rest, args = args[place + 1 :], args[:place]
             begin = [-1, *(i for i, word in enumerate(rest) if word == VERSUS), len(rest)]
-            words = [tuple(rest[a + 1 : b]) for a, b in zip(begin, begin[1:], strict=False)]
+            words = [tuple(rest[a + 1 : b]) for a, b in pairwise(begin)]
         context.meta["words"] = words
         return super().parse_args(context, args)
 

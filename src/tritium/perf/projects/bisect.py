@@ -2,8 +2,8 @@
 
 Knows nothing of git, builds or programs: a `Probe` prepares commits and measures them. The good end, the bad end and the
 commit in question run side by side, so that drift of the machine cancels. In each round its time is compared with the middle
-between the two ends: below, it is still fast; above, it is slow. Rounds are added at planned looks until the gate's
-sign-flip test is certain of the side, and no further.
+between the two ends: below, it is still fast; above, it is slow. Rounds are added at planned looks until the gate's exact
+interval (of Walsh averages, which a few disturbed rounds hardly move) excludes the other side, and no further.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tritium.errors import ArgumentError, BuildError
-from tritium.perf.stats.estimates import hodges_lehmann, sign_flip_p, walsh_interval
+from tritium.perf.stats.estimates import hodges_lehmann, walsh_interval
 
-LOOK = 12  # rounds between two looks; the least p of 12 sign flips is 0.0005
-LOOKS = 5
-ALPHA = 0.01  # of one decision; each of 5 looks has a fifth of it, which is less than it needs (Bonferroni)
+LOOK = 12  # rounds between two looks; the least p of 12 signed ranks is 0.0005
+LOOKS = 8
+ALPHA = 0.01  # of one decision; each of 8 looks has an eighth of it (Bonferroni)
 MARGIN = 0.03  # the least slow-down that is searched
 Side = Literal["good", "bad", "unknown"]
 Rounds = list[list[float]]  # log seconds: round, commit
@@ -45,7 +45,6 @@ class Test:
     side: Side
     ratio: float | None = None  # to the good end
     rounds: int = 0
-    p: float | None = None
     reason: str = ""
 
 
@@ -123,15 +122,20 @@ class Search:
         effect, interval, certain = 0.0, (1.0, 1.0), False
         for look in range(LOOKS):
             values += [bad - good for good, bad in self.probe.measure(ends, LOOK, look)]
-            effect, p = hodges_lehmann(values), sign_flip_p(values)
+            effect = hodges_lehmann(values)
             low, high = walsh_interval(values)
             interval = math.exp(low), math.exp(high)
-            certain = p < self.alpha / LOOKS and effect >= math.log1p(self.margin)
+            certain = self._sign(values) > 0 and effect >= math.log1p(self.margin)
             if certain or high < math.log1p(self.margin):
                 break
         side: Side = "bad" if certain else "unknown"
-        self._note(Test(ends[1], side, math.exp(effect), len(values), p))
+        self._note(Test(ends[1], side, math.exp(effect), len(values)))
         return effect, interval, certain
+
+    def _sign(self, values: Sequence[float]) -> int:
+        """Return the sign of values as far as it is certain: 1, -1, or 0 where it is not."""
+        low, high = walsh_interval(values, 1 - self.alpha / LOOKS)
+        return 1 if low > 0 else -1 if high < 0 else 0
 
     def _decided(self, commit: str, effect: float) -> Side:
         """Return the side of a commit: that of the end it is as fast as."""
@@ -144,7 +148,6 @@ class Search:
         beyond: list[float] = []
         ratios: list[float] = []
         side: Side = "unknown"
-        p = 1.0
         for look in range(LOOKS):
             try:
                 rows = self.probe.measure((ends[0], commit, ends[1]), LOOK, look)
@@ -154,13 +157,13 @@ class Search:
                 return "unknown"
             beyond += [here - (good + bad) / 2 for good, here, bad in rows]
             ratios += [here - good for good, here, _ in rows]
-            p = sign_flip_p(beyond)
-            if p < self.alpha / LOOKS:
-                side = "bad" if hodges_lehmann(beyond) > 0 else "good"
+            sign = self._sign(beyond)
+            if sign:
+                side = "bad" if sign > 0 else "good"
                 break
         self.probe.release(commit)
         reason = "" if side != "unknown" else f"between the two ends after {len(beyond)} rounds"
-        self._note(Test(commit, side, math.exp(hodges_lehmann(ratios)), len(beyond), p, reason))
+        self._note(Test(commit, side, math.exp(hodges_lehmann(ratios)), len(beyond), reason))
         return side
 
     def _note(self, test: Test) -> None:

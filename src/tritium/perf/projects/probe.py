@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from tritium.errors import ArgumentError, BuildError, nearest
 from tritium.perf.projects.project import Project
 from tritium.perf.records.case import Case
 from tritium.perf.records.run import Plan, Results
 from tritium.perf.revisions.trees import Trees
+
+RUNS = 5  # of a program in a round; the fastest counts, because other load only ever makes a run slower
 
 
 def case_named(project: Project, name: str | None) -> Case:
@@ -37,6 +38,7 @@ class ProjectProbe:
     trees: Trees
     case: Case
     threads: int | None = None
+    metric: str = "wall"  # or "cpu", which other load disturbs less
 
     def prepare(self, commit: str) -> None:
         """Check out and build a commit."""
@@ -49,7 +51,7 @@ class ProjectProbe:
     def measure(self, commits: Sequence[str], rounds: int, look: int) -> list[list[float]]:
         """Return the log seconds of each commit, round by round; BuildError where one of them does not run."""
         plan = Plan(
-            "bisect", rounds, 2, 2, iterations=rounds if self.project.programs else None, threads=self.threads,
+            "bisect", rounds, 2, 3, iterations=rounds * RUNS if self.project.programs else None, threads=self.threads,
             metrics=("wall", "cpu"), canary=False,
         )  # fmt: skip
         built = {commit: self.trees.tree(commit) for commit in commits}
@@ -61,8 +63,8 @@ class ProjectProbe:
 
     def _logs(self, results: Results, commit: str) -> list[float]:
         run = results.of(self.case.name, commit)
-        wall = run.of("wall") if run is not None and run.status == "ok" else None
-        if run is None or wall is None:
+        series = run.of(self.metric) if run is not None and run.status == "ok" else None
+        if run is None or series is None:
             why = f"{run.status}: {run.reason}" if run is not None else "nothing was measured"
             raise BuildError(f"{commit[:12]}: {self.case.name} does not run: {why}")
-        return [math.log(median(v for batches in process for v in batches)) for process in wall.values if process]
+        return [math.log(min(v for batches in process for v in batches)) for process in series.values if process]

@@ -207,7 +207,7 @@ class _Cell:
 
 
 def measure_programs(
-    programs: Mapping[Key, Program], *, runs: int | None = None, least_runs: int = LEAST_RUNS, most_runs: int = MOST_RUNS,
+    programs: Mapping[Key, Program], *, runs: int | None = None, groups: int = GROUPS, least_runs: int = LEAST_RUNS, most_runs: int = MOST_RUNS,
     warmup: int = 1, seed: int = 0, kind: str = "time", suite: str = "programs", timeout_s: float = TIMEOUT_S,
     output: IO[bytes] | int = subprocess.DEVNULL, notes: Sequence[str] = (), progress: Progress | None = None,
 ) -> Results:  # fmt: skip
@@ -217,16 +217,18 @@ def measure_programs(
     """
     if not programs:
         raise ArgumentError("time: no command was given; at least one is needed.")
-    _check_counts(runs=(runs, 1), least_runs=(least_runs, 1), most_runs=(most_runs, 1), warmup=(warmup, 0))
+    _check_counts(
+        runs=(runs, 1), groups=(groups, 1), least_runs=(least_runs, 1), most_runs=(most_runs, 1), warmup=(warmup, 0)
+    )
     began, created = time.monotonic(), utc_now()
     cells = {key: _Cell(program) for key, program in programs.items()}
     environment = this_environment(usable_threads(), limits=False)
     rng, complete, extra = random.Random(f"programs {seed}"), True, list(notes)
-    groups, rounds = 1, 1
+    rounds = 1
     try:
         with _around(cells):
             first = _warm(cells, warmup, timeout_s, output)
-            groups, rounds = _planned(runs, first, least_runs, most_runs)
+            groups, rounds = _planned(runs, groups, first, least_runs, most_runs)
             _measure(cells, groups, rounds, rng, timeout_s, output, progress)
     except KeyboardInterrupt:
         complete = False
@@ -297,11 +299,11 @@ def _warm(cells: Mapping[Key, _Cell], warmup: int, timeout_s: float, output: IO[
     return max(firsts, default=0.0)
 
 
-def _planned(runs: int | None, first_s: float, least_runs: int, most_runs: int) -> tuple[int, int]:
+def _planned(runs: int | None, groups: int, first_s: float, least_runs: int, most_runs: int) -> tuple[int, int]:
     """Return the groups of rounds, and all rounds."""
     if runs is None:
         runs = min(max(least_runs, math.ceil(LEAST_S / max(first_s, 1e-4))), most_runs)
-    return min(runs, GROUPS), runs
+    return min(runs, groups), runs
 
 
 def _measure(
@@ -413,7 +415,7 @@ def scan(name: str, low: str, high: str, step: str = "1") -> Parameter:
         first, last, width = (_number(name, v) for v in (low, high, step))  # type: ignore[assignment]
         count = math.floor((last - first) / width + 1e-9) if width else -1
         places = max(len(v.partition(".")[2]) for v in (low, step))
-        text = lambda v: f"{v:.{places}f}"  # noqa: E731
+        text = lambda v: f"{v:.{places}f}"
     if not 0 <= count < 1000:
         raise ArgumentError(f"parameter {name}: from {low} to {high} by {step} are no 1 to 1,000 values.")
     return Parameter(name, tuple(text(first + i * width) for i in range(count + 1)))

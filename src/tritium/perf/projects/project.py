@@ -66,7 +66,7 @@ class Project:
             return measure(chosen, arms, plan, kind=kind, suite=self.name, notes=notes, progress=progress)
         programs = {(c.name, name): self._program(c, tree) for c in chosen for name, tree in trees.items()}
         return measure_programs(
-            programs, runs=plan.iterations, least_runs=plan.generations, seed=plan.seed, kind=kind, suite=self.name,
+            programs, runs=plan.iterations, groups=plan.generations, least_runs=plan.generations, seed=plan.seed, kind=kind, suite=self.name,
             timeout_s=self.timeout_s, notes=notes, progress=progress,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tritium import settings
 from tritium.errors import FormatError, SaveError, TritiumError
-from tritium.escape import file_name, visible
+from tritium.escape import file_name, terminal, visible
 from tritium.machine.facts import digest
 from tritium.machine.files import named, network_filesystem, sweep, sync
 from tritium.perf.records.json_io import plain
@@ -266,7 +266,8 @@ class History:
     def _insert(self, name: str, path: Path, results: Results, sha: str) -> None:
         environment = results.environment
         row = (
-            name, f"{_moment(results.committed or results.created):%Y-%m-%dT%H:%M:%SZ}", environment.commit, results.suite, environment.hard.key,
+            name, f"{_moment(results.committed or results.created):%Y-%m-%dT%H:%M:%SZ}", environment.commit, results.suite,
+            environment.hard.key,
             environment.hard.threads, canary_of(results), spread_of(results), path.name, sha,
         )  # fmt: skip
         with self._writing() as data:
@@ -358,5 +359,7 @@ def _moment(created: str) -> datetime:
     try:
         moment = datetime.fromisoformat(created)
     except ValueError:
-        raise FormatError(f"results of {created[:40]!r}: a time such as 2026-01-31T12:00:00Z is needed.") from None
+        raise FormatError(
+            f"results of {terminal(created[:40])!r}: a time such as 2026-01-31T12:00:00Z is needed."
+        ) from None
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

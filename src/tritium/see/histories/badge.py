@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tritium.escape import attribute
-from tritium.escape import svg as svg_text
+from tritium.escape import attribute, svg as svg_text
 from tritium.perf.gate.verdict import history_disturbance
 from tritium.perf.store.history import History
 from tritium.perf.store.trends import Trend

@@ -118,13 +118,17 @@ def overview(every: Sequence[Story], title: str) -> str:
         for s in ranked[:PICTURES]
         if s.machines[0][1].steps
     ]
+    blocks: tuple[Block, ...] = (
+        (*pictures, changes) if changes.rows else (Line("No history has a change point.", "fine"),)
+    )
+    best = "The last level of each case against its best of 90 days, on the machine with the newest run."
+    badges = (Code("![performance](badges/all.svg)"), Line("The folder badges/ has one for every case."))
     sections = [
         Contents("verdict", "Overview", (_banner(every, title),)),
-        Contents("changes", "Changes", (*pictures, changes), "Steps of a level, newest first: change points, not noise.") if changes.rows else
-        Contents("changes", "Changes", (Line("No history has a change point.", "fine"),)),
-        Contents("cases", "Cases", (_table(every),), "The last level of each case against its best of 90 days; the machine with the newest run."),
-        Contents("badge", "Badges", (Code("![performance](badges/all.svg)"), Line("badges/ has one for every case."))),
-    ]  # fmt: skip
+        Contents("changes", "Changes", blocks, "Steps of a level, newest first: change points, not noise."),
+        Contents("cases", "Cases", (_table(every),), best),
+        Contents("badges", "Badges", badges),
+    ]
     return html.page(f"{title}: histories", sections, _footer(every))
 
 
