@@ -114,7 +114,7 @@ def overview(every: Sequence[Story], title: str) -> str:
     ranked = sorted(every, key=_rank)
     changes = _changes(every)
     pictures: list[Block] = [
-        Picture(f"{s.page}", trend_chart(s.case, s.arm, s.machines[0][1]))
+        Picture(f"{s.page}", trend_chart(s.title, s.machines[0][0].label, s.machines[0][1]))
         for s in ranked[:PICTURES]
         if s.machines[0][1].steps
     ]
@@ -126,7 +126,7 @@ def overview(every: Sequence[Story], title: str) -> str:
     sections = [
         Contents("verdict", "Overview", (_banner(every, title),)),
         Contents("changes", "Changes", blocks, "Steps of a level, newest first: change points, not noise."),
-        Contents("cases", "Cases", (_table(every),), best),
+        Contents("histories", "Cases", (_table(every),), best),
         Contents("badges", "Badges", badges),
     ]
     return html.page(f"{title}: histories", sections, _footer(every))
@@ -155,23 +155,24 @@ def _banner(every: Sequence[Story], title: str) -> Banner:
 
 
 def _changes(every: Sequence[Story]) -> Grid:
+    """Return the change points of all cases, newest first; machines are named where there are several."""
     steps = [(step, s, m) for s in every for m, t in s.machines for step in t.steps]
     steps.sort(key=lambda row: (row[0].point.created, abs(math.log(row[0].ratio))), reverse=True)
+    several = len({m.fingerprint for s in every for m, _ in s.machines}) > 1
     rows = tuple(
         (
             Cell(s.title, page=f"cases/{s.page}"),
             Cell(f"{100 * (step.ratio - 1):+.1f} %", "bad" if step.ratio > 1 else "good", step.ratio),
-            Cell(step.point.commit[:10] or "-"), Cell(step.point.created[:10]), Cell(m.label, "quiet"),
+            Cell(step.point.commit[:10] or "-"), Cell(step.point.created[:10]), *([Cell(m.label, "quiet")] * several),
         )
         for step, s, m in steps[:CHANGES]
     )  # fmt: skip
-    return Grid(
-        ("case", "change", "from", "when", "machine"), rows, frozenset({"change"}), "Change points", filtered=True
-    )
+    heads = ("case", "change", "from", "when", *["machine"] * several)
+    return Grid(heads, rows, frozenset({"change"}), "Change points", filtered=True)
 
 
 def _table(every: Sequence[Story]) -> Grid:
-    heads = ("case", "now", "against its best", "", "runs", "levels", "last run", "machines")
+    heads = ("case", "now", "against its best", "", "runs", "last run", "machines")
     rows = []
     for s in every:
         t = s.machines[0][1]
@@ -180,10 +181,9 @@ def _table(every: Sequence[Story]) -> Grid:
         rows.append((
             Cell(s.title, page=f"cases/{s.page}"), Cell(amount(t.last.value, unit), sort=t.last.value),
             Cell(f"{100 * (a.ratio - 1):+.1f} %", "bad" if a.low > 1 else "", a.ratio), Cell("", span=Span(a.ratio, a.low, a.high)),
-            Cell(str(len(t.points)), sort=float(len(t.points))), Cell(str(len(t.segments)), sort=float(len(t.segments))),
-            Cell(t.points[-1].created[:10]), Cell(str(len(s.machines)), sort=float(len(s.machines))),
+            Cell(str(len(t.points)), sort=float(len(t.points))), Cell(t.points[-1].created[:10]), Cell(str(len(s.machines)), sort=float(len(s.machines))),
         ))  # fmt: skip
-    right = frozenset({"now", "against its best", "runs", "levels", "machines"})
+    right = frozenset({"now", "against its best", "runs", "machines"})
     return Grid(heads, tuple(rows), right, "Every case", filtered=True, ends=("faster", "slower"))
 
 
@@ -196,10 +196,10 @@ def case_page(story: Story, title: str) -> str:
     state = state_of(newest)
     tone = {"good": "good", "bad": "bad", "unsure": "unsure"}.get(state.tone, "")
     about = (f"{len(newest.points)} runs", f"{len(story.machines)} machine{'s' * (len(story.machines) != 1)}")
-    banner = Banner(story.title, tone, ". ".join(describe(newest)[:3]), (), about, "", "")  # type: ignore[arg-type]
+    banner = Banner(story.title, tone, "; ".join(describe(newest)[:3]), (), about, "", "")  # type: ignore[arg-type]
     sections = [Contents("verdict", story.title, (banner,))]
     for machine, t in story.machines:
-        chart = trend_chart(story.case, machine.label, t)
+        chart = trend_chart(story.title, machine.label, t)
         blocks: tuple[Block, ...] = (Picture(f"{story.page}-{machine.fingerprint}", chart), _runs(t))
         lede = f"{machine.cpu}, {machine.threads} threads."
         sections.append(Contents(f"m-{machine.fingerprint[:8]}", machine.label, blocks, lede))
