@@ -181,7 +181,8 @@ def _table(every: Sequence[Story]) -> Grid:
         rows.append((
             Cell(s.title, page=f"cases/{s.page}"), Cell(amount(t.last.value, unit), sort=t.last.value),
             Cell(f"{100 * (a.ratio - 1):+.1f} %", "bad" if a.low > 1 else "", a.ratio), Cell("", span=Span(a.ratio, a.low, a.high)),
-            Cell(str(len(t.points)), sort=float(len(t.points))), Cell(t.points[-1].created[:10]), Cell(str(len(s.machines)), sort=float(len(s.machines))),
+            Cell(str(len(t.points)), sort=float(len(t.points))), Cell(t.points[-1].created[:10]),
+            Cell(str(len(s.machines)), sort=float(len(s.machines))),
         ))  # fmt: skip
     right = frozenset({"now", "against its best", "runs", "machines"})
     return Grid(heads, tuple(rows), right, "Every case", filtered=True, ends=("faster", "slower"))
