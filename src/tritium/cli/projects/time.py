@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -106,7 +107,7 @@ class Commands(click.Command):
 @click.option("--results", type=FILE, metavar="FILE", help="Write a results file, for report, history and compare.")
 @json_option("Print JSON as hyperfine writes it.")
 @click.pass_context
-def time(context: click.Context, lines: Words, **options: Any) -> None:
+def time(context: click.Context, /, lines: Words, **options: Any) -> None:
     """Time any programs side by side.
 
     \b
@@ -175,7 +176,7 @@ def programs_of(words: list[Words], lines: Words, options: dict[str, Any]) -> di
             replaced = (
                 substituted(command, one) if isinstance(command, str) else tuple(substituted(w, one) for w in command)
             )
-            lines_around = {name: substituted(each[i], one) for name, each in around.items()}
+            lines_around: dict[str, Any] = {name: substituted(each[i], one) for name, each in around.items()}
             facts = {"parameters": one} if one else {}
             program = Program(replaced, shell, **lines_around, input=given, accepted=accepted, facts=facts)
             name = names.get((i, j), program.text)
@@ -203,7 +204,7 @@ def _each(option: str, values: Words, count: int) -> Words:
 def _parameters(options: dict[str, Any]) -> list[Parameter]:
     from tritium.perf.projects.programs import Parameter, scan
 
-    listed = [scan(*three, options["step"]) for three in options["scans"]]
+    listed = [scan(name, low, high, options["step"]) for name, low, high in options["scans"]]
     listed += [Parameter(name, tuple(values.split(","))) for name, values in options["lists"]]
     names = [p.name for p in listed]
     if len(set(names)) < len(names):
@@ -216,7 +217,7 @@ def _write(results: Results, suite: Suite, options: dict[str, Any]) -> None:
     from tritium.perf.projects.timing import as_csv, as_json, as_markdown
     from tritium.perf.store import results as store
 
-    texts = {
+    texts: dict[str, Callable[[], str]] = {
         "export_json": lambda: as_json(results), "export_markdown": lambda: as_markdown(results, suite),
         "export_csv": lambda: as_csv(results),
     }  # fmt: skip

@@ -407,18 +407,13 @@ class Parameter:
 
 
 def scan(name: str, low: str, high: str, step: str = "1") -> Parameter:
-    """Return the values from low to high, both included."""
-    try:
-        first, last, width = (int(v) for v in (low, high, step))
-        count, text = (last - first) // width if width else -1, str
-    except ValueError:
-        first, last, width = (_number(name, v) for v in (low, high, step))  # type: ignore[assignment]
-        count = math.floor((last - first) / width + 1e-9) if width else -1
-        places = max(len(v.partition(".")[2]) for v in (low, step))
-        text = lambda v: f"{v:.{places}f}"
+    """Return the values from low to high, both included, with as many decimals as low and step have."""
+    places = max(len(v.partition(".")[2]) for v in (low, step))
+    first, last, width = (_number(name, v) for v in (low, high, step))
+    count = math.floor((last - first) / width + 1e-9) if width else -1
     if not 0 <= count < 1000:
         raise ArgumentError(f"parameter {name}: from {low} to {high} by {step} are no 1 to 1,000 values.")
-    return Parameter(name, tuple(text(first + i * width) for i in range(count + 1)))
+    return Parameter(name, tuple(f"{first + i * width:.{places}f}" for i in range(count + 1)))
 
 
 def _number(name: str, text: str) -> float:

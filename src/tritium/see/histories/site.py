@@ -23,7 +23,7 @@ from tritium.perf.store.trends import Trend, describe
 from tritium.perf.work.canary import is_canary
 from tritium.see.histories.badge import overall, state_of, svg
 from tritium.see.reports import html
-from tritium.see.reports.blocks import Banner, Block, Cell, Code, Contents, Grid, Line, Picture, Span
+from tritium.see.reports.blocks import Banner, Block, Cell, Code, Contents, Grid, Line, Picture, Span, Tone
 from tritium.see.reports.resources import trend_chart
 
 PICTURES = 4  # charts of the overview
@@ -146,7 +146,7 @@ def _banner(every: Sequence[Story], title: str) -> Banner:
     machines = {m.fingerprint for s in every for m, _ in s.machines}
     runs = {p.run for s in every for _, t in s.machines for p in t.points}
     last = max(t.points[-1].created for t in trends)
-    tone = "unsure" if noise.noisy else "bad" if slower else "good"
+    tone: Tone = "unsure" if noise.noisy else "bad" if slower else "good"
     return Banner(
         f"{title}: {headline}", tone, f"{TOO_NOISY} for sure: {noise}. {REMEDY}." if noise.noisy else "",
         ((slower, "slower", "bad"), (faster, "faster since", "good"), (len(every) - slower - faster, "level", "")),
@@ -195,9 +195,9 @@ def case_page(story: Story, title: str) -> str:
     """Return the page of one case: each machine with its chart, levels and runs."""
     newest = story.machines[0][1]
     state = state_of(newest)
-    tone = {"good": "good", "bad": "bad", "unsure": "unsure"}.get(state.tone, "")
+    tones: dict[str, Tone] = {"good": "good", "bad": "bad", "unsure": "unsure"}
     about = (f"{len(newest.points)} runs", f"{len(story.machines)} machine{'s' * (len(story.machines) != 1)}")
-    banner = Banner(story.title, tone, "; ".join(describe(newest)[:3]), (), about, "", "")  # type: ignore[arg-type]
+    banner = Banner(story.title, tones.get(state.tone, ""), "; ".join(describe(newest)[:3]), (), about, "", "")
     sections = [Contents("verdict", story.title, (banner,))]
     for machine, t in story.machines:
         chart = trend_chart(story.title, machine.label, t)
