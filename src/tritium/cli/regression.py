@@ -131,6 +131,7 @@ class GateOptions:
     allow_not_comparable: bool = False
     allow_missing_baseline: bool = False
     comment: str | None = None
+    history: Path | None = None  # the folder of the runs; None: Tritium's own
     github: bool = False
     report: bool = True
 
@@ -241,6 +242,7 @@ def regression_test(
     gate fails. Both runs are added to the history.
     """
     from tritium.perf.gate import regression
+    from tritium.perf.store.history import project_folder
     from tritium.perf.suites import suites
 
     gate = gate_options(against=against, **parameters)
@@ -258,6 +260,7 @@ def regression_test(
         options = options.changed(generations=generations, threads=threads)
         if against and project:
             chosen = project_of(project, build, command, path, load=load, suite=suite, options=options)
+            gate = replace(gate, history=project_folder(chosen.root))
             tested: Gated | Suite = _against_project(against, chosen, options, gate)
         else:
             tested = _against(against, options, gate) if against else _stored(suite, options, gate)
@@ -267,7 +270,7 @@ def regression_test(
     try:
         tell(replace(tested.suite, command=_typed()), gate)
     finally:  # what was measured is kept, even where the verdict cannot be written
-        _keep(tested, gate.results)
+        _keep(tested, gate)
     _page(tested.suite, tested.results, gate, history=True)
     if not against and gate.updates:
         _update(tested, gate.baseline)
@@ -346,18 +349,18 @@ def _measured(options: Options, grid: Grid, gate: GateOptions, baseline: Results
         )  # fmt: skip
 
 
-def _keep(tested: Gated, path: str | None) -> None:
+def _keep(tested: Gated, gate: GateOptions) -> None:
     """Both runs go into the history, and into files where asked; a history that cannot be written is said, not fatal."""
     from tritium.perf.store import results as store
     from tritium.perf.store.history import History
 
     runs = [r for r in (tested.results, tested.confirmation) if r is not None]
     for results, suffix in zip(runs, ("", "-confirmation"), strict=False):
-        if path:
-            place = Path(path)
+        if gate.results:
+            place = Path(gate.results)
             store.save(results, place.with_name(f"{place.stem}{suffix}{place.suffix}"))
     try:
-        with History() as history:
+        with History(gate.history) as history:
             for results in runs:
                 history.add(results)
     except (TritiumError, OSError) as error:
@@ -373,7 +376,7 @@ def _page(suite: Suite, results: Results, gate: GateOptions, *, history: bool = 
 
     verdicts = replace(gate.allowed(suite), command=_typed())
     try:
-        history_store = History() if history else None
+        history_store = History(gate.history) if history else None
     except (TritiumError, OSError):
         history_store = None  # said before: it could not be written either
     try:

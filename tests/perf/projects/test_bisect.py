@@ -16,7 +16,9 @@ from tritium.perf.projects.bisect import LOOK, LOOKS, Bisection, bisect
 class Made:
     """Commits are numbers; from `culprit` on they are slower."""
 
-    def __init__(self, culprit: int, slow: float = 0.08, sd: float = 0.01, seed: int = 0, broken: Sequence[int] = ()) -> None:
+    def __init__(
+        self, culprit: int, slow: float = 0.08, sd: float = 0.01, seed: int = 0, broken: Sequence[int] = ()
+    ) -> None:
         self.culprit, self.slow, self.sd, self.broken = culprit, slow, sd, broken
         self.rng = random.Random(seed)
         self.prepared: list[str] = []

@@ -23,7 +23,10 @@ def test_files_are_found_by_name_and_by_what_they_register(tmp_path: Path) -> No
     project, outside = tmp_path / "project", write(tmp_path / "bench_outside.py", BENCHMARK.format(name="outside"))
     expected = [
         write(project / "bench_a.py", BENCHMARK.format(name="a")),
-        write(project / "benchmarks" / "deep" / "parser_bench.py", "from tritium.perf import benchmark\n@benchmark('p')\ndef p(): ..."),
+        write(
+            project / "benchmarks" / "deep" / "parser_bench.py",
+            "from tritium.perf import benchmark\n@benchmark('p')\ndef p(): ...",
+        ),
     ]
     script = write(project / "bench_script.py", "raise SystemExit('a script is not imported')")
     for folder in (".hidden", "build", "node_modules", "own-env"):

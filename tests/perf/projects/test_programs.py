@@ -13,7 +13,16 @@ import pytest
 from tritium.errors import ArgumentError
 from tritium.perf.gate.verdict import Rules
 from tritium.perf.projects import programs, timing
-from tritium.perf.projects.programs import Parameter, Program, combinations, measure_programs, run_once, scan, substituted, words_of
+from tritium.perf.projects.programs import (
+    Parameter,
+    Program,
+    combinations,
+    measure_programs,
+    run_once,
+    scan,
+    substituted,
+    words_of,
+)
 
 QUICK = Program(("true",))
 
@@ -58,7 +67,9 @@ def test_a_program_that_fails_is_named_and_the_others_go_on() -> None:
 
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     started = time.monotonic()
-    results = measure_programs({("time", "a"): Program(f"(sleep 5; touch {tmp_path}/late) & sleep 5")}, runs=2, timeout_s=0.1)
+    results = measure_programs(
+        {("time", "a"): Program(f"(sleep 5; touch {tmp_path}/late) & sleep 5")}, runs=2, timeout_s=0.1
+    )
     assert results.runs[0].status == "timed out"
     assert time.monotonic() - started < 4
     with pytest.raises(ArgumentError, match="no program 'no-such-program'"):
@@ -69,7 +80,7 @@ def test_cpu_time_and_memory_are_those_of_the_program() -> None:
     code = "x = bytearray(300_000_000); print(len(x))"
     outcome = run_once(Program((sys.executable, "-S", "-c", code)))
     assert outcome.rss_bytes > 250e6
-    assert 0 < outcome.cpu
+    assert outcome.cpu > 0
     small = measure_programs({("time", "a"): QUICK}, runs=2).runs[0].of("rss_bytes")
     assert small is not None
     assert small.kind == "not measured"  # below that of this process, which the system counts first
@@ -115,7 +126,9 @@ def test_a_slower_program_is_found_and_exports_are_hyperfines(tmp_path: Path) ->
     assert "times as long as a" in page
     exported = json.loads(timing.as_json(results))["results"]
     assert [len(row["times"]) for row in exported] == [15, 15]
-    assert {"command", "mean", "stddev", "median", "user", "system", "min", "max", "times", "exit_codes"} <= set(exported[0])
+    assert {"command", "mean", "stddev", "median", "user", "system", "min", "max", "times", "exit_codes"} <= set(
+        exported[0]
+    )
     assert timing.as_csv(results).splitlines()[2].startswith("'=b|,")
     assert "| `=b¦` |" in timing.as_markdown(results, suite) or "`=b\\|`" in timing.as_markdown(results, suite)
 

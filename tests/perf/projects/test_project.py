@@ -21,14 +21,14 @@ from tritium.perf.revisions.trees import trees
 from tritium.perf.store.history import History
 
 FAST = Plan("test", 5, 1, 1, 1e-4, iterations=5, canary=False, metrics=("wall", "cpu"))
-BENCH = '''import tritium as tt
+BENCH = """import tritium as tt
 import speed
 
 
 @tt.perf.benchmark("spin of a project")
 def spin():
     return speed.spin()
-'''
+"""
 SPEED = "import time\n\n\ndef spin():\n    time.sleep({seconds})\n"
 
 
@@ -38,7 +38,9 @@ def program(seconds: float) -> dict[str, str]:
 
 def test_many_revisions_become_runs_and_missing_ones_are_filled_in(tmp_path: Path) -> None:
     root = tmp_path / "repo"
-    hashes = repository(root, [program(0.001), program(0.02), {"work.sh": "exit 3\n"}, program(0.02), {"no": "1", **program(0.001)}])
+    hashes = repository(
+        root, [program(0.001), program(0.02), {"work.sh": "exit 3\n"}, program(0.02), {"no": "1", **program(0.001)}]
+    )
     own = project(root, commands=["sh work.sh"], build="test ! -e no")
     listed = commits(root, f"{hashes[0]}..main")
     with History(tmp_path / "store") as history:
@@ -67,7 +69,8 @@ def test_revisions_are_spaced_evenly_with_both_ends() -> None:
 
 def test_two_trees_of_one_project_are_gated_with_its_benchmarks(tmp_path: Path) -> None:
     old, _ = repository(
-        tmp_path, [{"speed.py": SPEED.format(seconds=0.001)}, {"speed.py": SPEED.format(seconds=0.004), "bench_it.py": BENCH}]
+        tmp_path,
+        [{"speed.py": SPEED.format(seconds=0.001)}, {"speed.py": SPEED.format(seconds=0.004), "bench_it.py": BENCH}],
     )
     own = project(tmp_path)
     assert [case.name for case in own.cases] == ["spin of a project"]
@@ -76,14 +79,21 @@ def test_two_trees_of_one_project_are_gated_with_its_benchmarks(tmp_path: Path) 
         pair = {"base": every.tree(old), "head": every.tree(git(tmp_path, "rev-parse", "HEAD"))}
         arms = [own.arm(name, tree) for name, tree in pair.items()]
         gated = regression.regression_test(
-            own.cases, arms, plan=plan, confirm=False, extra_looks=0, by=lambda cases, seed: own.measure(pair, plan, cases=cases, seed=seed)
+            own.cases,
+            arms,
+            plan=plan,
+            confirm=False,
+            extra_looks=0,
+            by=lambda cases, seed: own.measure(pair, plan, cases=cases, seed=seed),
         )
     (verdict,) = gated.suite.verdicts
     assert (verdict.ratio or 0) > 1.5, verdict
     assert verdict.outcome == "INCONCLUSIVE"  # 3 processes tell how much, and gate nothing
 
 
-def test_a_module_of_the_checkout_in_place_of_the_tree_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_the_checkout_in_place_of_the_tree_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, tree = tmp_path / "root", tmp_path / "tree"
     for folder in (root, tree):
         (folder / "pkg").mkdir(parents=True)

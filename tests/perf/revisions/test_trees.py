@@ -15,7 +15,9 @@ def test_a_tree_is_checked_out_built_once_and_removed(tmp_path: Path) -> None:
     root = tmp_path / "repo"
     old, new = repository(root, [{"src/a.py": "x = 1"}, {"src/a.py": "x = 2"}])
     built: list[str] = []
-    with trees(root, 'cp src/a.py "$TRITIUM_TREE/built.py" && test "$TRITIUM_PROJECT" != "$TRITIUM_TREE"', built.append) as every:
+    with trees(
+        root, 'cp src/a.py "$TRITIUM_TREE/built.py" && test "$TRITIUM_PROJECT" != "$TRITIUM_TREE"', built.append
+    ) as every:
         tree = every.tree(old)
         assert (tree.folder / "built.py").read_text() == "x = 1"
         assert every.tree(old) is tree
