@@ -3,6 +3,7 @@
     python bench/bisection.py --repeats 1000                 simulated times: noise with heavy tails, drift, from 0.5 to 8 %
     python bench/bisection.py --real --repeats 20            a made-up git repository, its programs built and timed for real
     python bench/bisection.py --real --metric cpu            by CPU time, for a machine with other load
+    python bench/bisection.py --real --waiting               programs that sleep, for a machine with much other load
 
 A search is right if it names the commit, wrong if it names another, and undecided otherwise. The script fails if fewer than 19 of 20
 searches are right in 8 builds, with noise of at most 2 %.
@@ -30,6 +31,8 @@ from tritium.perf.stats.estimates import share_interval
 COMMITS, SLOWDOWN = 64, 0.08
 NOISE = (0.005, 0.01, 0.02, 0.04, 0.08)  # sd of a round's log time
 GOAL, QUIET = 0.95, 0.02  # the share that must be right in 8 builds, up to this noise
+WAIT = "sleep {seconds:.5f}\n"
+WAIT_S = 0.02
 WORK = "total = 0\nfor i in range({count}):\n    total += i * i\n"
 COUNT = 600_000
 IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
@@ -72,25 +75,26 @@ def simulated(repeats: int, sd: float, seed: int = 0) -> Iterator[tuple[bool, Bi
         yield outcome.culprit == str(culprit), outcome
 
 
-def repository(folder: Path, culprit: int, count: int) -> list[str]:
+def repository(folder: Path, culprit: int, count: int, waiting: bool = False) -> list[str]:
     """Make a repository whose program takes 8 % longer from one commit on; return its commits."""
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
     for i in range(COMMITS):
         slow = 1 + SLOWDOWN if i >= culprit else 1
-        (folder / "work.py").write_text(f"# version {i}\n{WORK.format(count=round(count * slow))}", encoding="utf-8")
+        text = WAIT.format(seconds=WAIT_S * slow) if waiting else WORK.format(count=round(count * slow))
+        (folder / "work.py").write_text(f"# version {i}\n{text}", encoding="utf-8")
         subprocess.run(["git", "-C", str(folder), "add", "work.py"], check=True)
         subprocess.run(["git", "-C", str(folder), *IDENTITY, "commit", "--quiet", "-m", f"version {i}"], check=True)
     return [c.hash for c in commits_of(folder, "..HEAD")]
 
 
-def real(repeats: int, metric: str, count: int, seed: int = 0) -> Iterator[tuple[bool, Bisection]]:
+def real(repeats: int, metric: str, count: int, waiting: bool, seed: int = 0) -> Iterator[tuple[bool, Bisection]]:
     """Yield the searches of real programs, and whether each is right."""
     rng = random.Random(f"real {seed}")
     for _ in range(repeats):
         culprit = rng.randrange(1, COMMITS)
         with tempfile.TemporaryDirectory(prefix="bisect-") as name:
-            names = repository(Path(name), culprit, count)
-            own = project(Path(name), commands=[f"{sys.executable} -S -E work.py"])
+            names = repository(Path(name), culprit, count, waiting)
+            own = project(Path(name), commands=["sh work.py" if waiting else f"{sys.executable} -S -E work.py"])
             with trees(own.root) as every:
                 outcome = bisect(names, ProjectProbe(own, every, own.cases[0], metric=metric))
             yield outcome.culprit == names[culprit], outcome
@@ -113,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20, help="searches of each kind")
     parser.add_argument("--real", action="store_true", help="time real programs in a made-up repository")
+    parser.add_argument("--waiting", action="store_true", help="programs that sleep instead of computing")
     parser.add_argument("--metric", choices=["wall", "cpu"], default="wall", help="what is compared")
     parser.add_argument("--count", type=int, default=COUNT, help="iterations of the program's loop")
     parser.add_argument("--seed", type=int, default=0)
@@ -123,7 +128,7 @@ def main() -> None:
     print(f"{COMMITS} commits, one {100 * SLOWDOWN:g} % slower")
     for name, sd in kinds.items():
         run = (
-            real(options.repeats, options.metric, options.count, options.seed)
+            real(options.repeats, options.metric, options.count, options.waiting, options.seed)
             if options.real
             else simulated(options.repeats, sd, options.seed)
         )

@@ -115,8 +115,8 @@ def own_project(loaded: bool) -> list[str]:
     from tritium.perf.projects import discovery
 
     if not loaded:
-        names = discovery.load(Path.cwd())
-        echo(f"{len(names)} benchmark{'s' * (len(names) != 1)} in {len(discovery.files(Path.cwd()))} files", err=True)
+        names, files = discovery.load(Path.cwd()), len(discovery.files(Path.cwd()))
+        echo(f"{len(names)} benchmark{'s' * (len(names) != 1)} in {files} file{'s' * (files != 1)}", err=True)
     return []
 
 
@@ -254,8 +254,9 @@ def suite_command(name: str) -> click.Command:
     "--folder", type=click.Path(file_okay=False), default=".", show_default=True, help="Folder of results and pages."
 )
 @click.option("--resume", is_flag=True, help="Continue: suites whose results are there are not measured again.")
+@json_option("Print JSON: the exit code of each suite, and its results file.")
 @NO_REPORT
-def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, **parameters: Any) -> None:
+def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, as_json: bool, **parameters: Any) -> None:
     """Measure every suite, one after the other.
 
     Each suite has its results file and its page, as if it had been measured alone. A suite that fails does not stop the others.
@@ -269,22 +270,25 @@ def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, **param
             )
     names = list(dict.fromkeys(NAMES[name] for name in chosen)) if chosen else list(SUITES)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    codes, rest = {}, {"config": None, "load": (), "devices": (), "format": "text"}
+    codes: dict[str, int] = {}
+    rest = {"config": None, "load": (), "devices": (), "format": "json" if as_json else "text"}
     for i, name in enumerate(names, 1):
         path = Path(folder) / f"{name}_results.json"
-        say(f"{name} ({i} of {len(names)})", "bold")
+        say(f"{name} ({i} of {len(names)})", "bold", err=as_json)
         if resume and path.exists():
-            echo(f"measured before: {shown(str(path))}")
+            echo(f"measured before: {shown(str(path))}", err=as_json)
             continue
-        codes[name] = measured_code(name, {**parameters, **rest, "output": str(path), "resume": resume})
+        codes[name] = measured_code(name, {**parameters, **rest, "output": str(path), "resume": resume}, quiet=as_json)
         if codes[name] == INTERRUPTED:
             break
     failed = [name for name, code in codes.items() if code]
-    echo(
-        f"\n{len(codes)} of {len(names)} suites measured"
-        + (f"; with failures: {', '.join(failed)}" if failed else "")
-        + "."
-    )
+    if as_json:
+        print_json(
+            [{"suite": n, "exit_code": c, "results": str(Path(folder) / f"{n}_results.json")} for n, c in codes.items()]
+        )
+    else:
+        failures = f"; with failures: {', '.join(failed)}" if failed else ""
+        echo(f"\n{len(codes)} of {len(names)} suites measured{failures}.")
     sys.exit(max(codes.values(), default=0))
 
 
@@ -297,8 +301,11 @@ def measured(suite: str, parameters: dict[str, Any]) -> None:
         sys.exit(code)
 
 
-def measured_code(suite: str, parameters: dict[str, Any]) -> int:
-    """Measure, print, write; return 130 when it was interrupted, else the code of `perf.gate.verdict` for measurements."""
+def measured_code(suite: str, parameters: dict[str, Any], *, quiet: bool = False) -> int:
+    """Measure, print, write; return 130 when it was interrupted, else the code of `perf.gate.verdict` for measurements.
+
+    `quiet`: the table is in the files alone.
+    """
     from tritium.perf.gate.verdict import NOTHING_MEASURED, measurement_exit_code
 
     options = None
@@ -313,7 +320,7 @@ def measured_code(suite: str, parameters: dict[str, Any]) -> int:
         left = f"; --resume goes on from {shown(options.journal.name)}" if options.journal.exists() else ""
         echo(f"interrupted; {shown(options.output.name)} was not written{left}.", err=True)
         return INTERRUPTED
-    _print(options, results)
+    _after(options, results) if quiet else _print(options, results)
     if not results.complete:
         return INTERRUPTED
     code = measurement_exit_code(results)

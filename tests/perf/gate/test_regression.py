@@ -426,7 +426,7 @@ def test_without_git_against_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_git_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="git worktree failed"):
-        against._git(tmp_path, "worktree", "list")
+        against.git(tmp_path, "worktree", "list")
 
 
 def test_a_build_without_end_is_ended(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def run(
     sys.exit(INTERRUPTED if not measured.complete else 0 if measured.runs or measured.known else 2)
 
 
-def _tell(measured: Measured, asked: int, commits: dict[str, Commit]) -> None:
-    echo(f"{len(measured.runs)} of {asked} revisions measured, {len(measured.known)} were known")
+def _tell(measured: Measured, count: int, commits: dict[str, Commit]) -> None:
+    echo(f"{len(measured.runs)} of {count} revisions measured, {len(measured.known)} were known")
     for name, why in measured.failures.items():
         say(f"left out: {name[:10]} {shown(commits[name].subject)}: {shown(why)}", "yellow")
 

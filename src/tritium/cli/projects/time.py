@@ -31,7 +31,7 @@ Words = tuple[str, ...]
 
 
 class Commands(click.Command):
-    """What follows `--` are the words of commands, with `--vs` between them."""
+    """A command whose words after `--` are programs, with `--vs` between them."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Take the words after `--` out before options are read: they are not ours."""
@@ -89,7 +89,7 @@ class Commands(click.Command):
 )
 @click.option(
     "--input",
-    "given",
+    "input_file",
     type=click.Path(exists=True, dir_okay=False),
     help="Standard input of every run (default: none).",
 )
@@ -166,7 +166,7 @@ def programs_of(words: list[Words], lines: Words, options: dict[str, Any]) -> di
         )
     accepted = None if options["ignore_failure"] else frozenset({0, *options["accept"]})
     shell = "none" if options["without_shell"] else options["shell"]
-    given = Path(options["given"]).resolve() if options["given"] else None
+    source = Path(options["input_file"]).resolve() if options["input_file"] else None
     values = combinations(_parameters(options))
     around = {name: _each(name, options[name], len(commands)) for name in ("setup", "prepare", "conclude", "cleanup")}
     names = _names(options["names"], len(commands), len(values))
@@ -178,7 +178,7 @@ def programs_of(words: list[Words], lines: Words, options: dict[str, Any]) -> di
             )
             lines_around: dict[str, Any] = {name: substituted(each[i], one) for name, each in around.items()}
             facts = {"parameters": one} if one else {}
-            program = Program(replaced, shell, **lines_around, input=given, accepted=accepted, facts=facts)
+            program = Program(replaced, shell, **lines_around, input=source, accepted=accepted, facts=facts)
             name = names.get((i, j), program.text)
             programs[f"{name} ({i + 1})" if name in programs else name] = program
     return programs

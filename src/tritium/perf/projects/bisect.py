@@ -25,7 +25,7 @@ Rounds = list[list[float]]  # log seconds: round, commit
 
 
 class Probe(Protocol):
-    """What a search needs of the world."""
+    """The world of a search: commits that can be built and measured."""
 
     def prepare(self, commit: str) -> None:
         """Build a commit; BuildError: it cannot be built."""

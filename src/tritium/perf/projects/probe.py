@@ -1,4 +1,4 @@
-"""What a bisection needs of a project: its commits built in trees of their own, and measured side by side.
+"""The probe of a bisection for a project: its commits built in trees of their own, and measured side by side.
 
 Knows nothing of the search.
 """

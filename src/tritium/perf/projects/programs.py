@@ -128,8 +128,8 @@ def run_once(program: Program, output: IO[bytes] | int = subprocess.DEVNULL, tim
 
     timer = threading.Timer(timeout_s, end)
     timer.daemon = True
-    with open(program.input or os.devnull, "rb") as given, tempfile.TemporaryFile() as errors, _inside(program.folder):
-        actions = _files(given, output, errors)
+    with open(program.input or os.devnull, "rb") as source, tempfile.TemporaryFile() as errors, _inside(program.folder):
+        actions = _files(source, output, errors)
         timer.start()
         started = time.perf_counter_ns()
         try:
@@ -166,9 +166,9 @@ def _executable(name: str, folder: Path | None, path: str | None) -> str:
     return program
 
 
-def _files(given: IO[bytes], output: IO[bytes] | int, errors: IO[bytes]) -> list[tuple[Any, ...]]:
+def _files(source: IO[bytes], output: IO[bytes] | int, errors: IO[bytes]) -> list[tuple[Any, ...]]:
     """Return what a program gets as its standard input, output and error output."""
-    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, given.fileno(), 0)]
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, source.fileno(), 0)]
     if isinstance(output, int):  # nobody wants it: only the errors are kept, to say why a program failed
         actions.append((os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0o666))
         return [*actions, (os.POSIX_SPAWN_DUP2, errors.fileno(), 2)]
@@ -213,8 +213,8 @@ def beside(program: Program, line: str, what: str) -> None:
     helper = replace(program, command=line, shell="sh", input=None)
     outcome = run_once(helper)
     if outcome.code:
-        said = f": {outcome.output}" if outcome.output else ""
-        raise ArgumentError(f"--{what} {line!r} ended with exit code {outcome.code}{said}. It has to succeed.")
+        tail = f": {outcome.output}" if outcome.output else ""
+        raise ArgumentError(f"--{what} {line!r} ended with exit code {outcome.code}{tail}. It has to succeed.")
 
 
 # ---- measuring
@@ -247,7 +247,7 @@ def measure_programs(
     Without `runs` there are as many as fit into three seconds, but at least 15 and at most 1,500 of each.
     """
     if not programs:
-        raise ArgumentError("time: no command was given; at least one is needed.")
+        raise ArgumentError("time: no command was source; at least one is needed.")
     _check_counts(
         runs=(runs, 1), groups=(groups, 1), least_runs=(least_runs, 1), most_runs=(most_runs, 1), warmup=(warmup, 0)
     )
@@ -310,8 +310,8 @@ def _attempt(cell: _Cell, timeout_s: float, output: IO[bytes] | int) -> Outcome 
     cell.codes.append(outcome.code)
     if program.accepted is not None and outcome.code not in program.accepted:
         how = f"exit code {outcome.code}" if outcome.code >= 0 else f"signal {-outcome.code}"
-        said = f"; it said: {outcome.output}" if outcome.output else ""
-        cell.fail("failed" if outcome.code >= 0 else "crashed", f"it ended with {how}{said}")
+        tail = f"; it said: {outcome.output}" if outcome.output else ""
+        cell.fail("failed" if outcome.code >= 0 else "crashed", f"it ended with {how}{tail}")
         return None
     return outcome
 

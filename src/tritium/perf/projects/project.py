@@ -22,7 +22,7 @@ from tritium.perf.work import registry
 if TYPE_CHECKING:
     from tritium.perf.engine.measuring import Progress
 
-RECIPE = "tritium.perf.projects.recipes:made"
+RECIPE = "tritium.perf.projects.recipes:build_case"
 SHAPES = ((256, 256),)  # of benchmarks that take a shape and name none
 PROGRAM = "program"  # the target of a case that is a command
 

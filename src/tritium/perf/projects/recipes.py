@@ -17,7 +17,7 @@ from tritium.perf.work import registry
 TREE, ROOT = "TRITIUM_TREE", "TRITIUM_PROJECT"  # as in perf.revisions.trees
 
 
-def made(candidate: str, **arguments: Any) -> Made:
+def build_case(candidate: str, **arguments: Any) -> Made:
     """Build the user's function in a worker, and check whose code it imported."""
     case = registry.made(candidate, **arguments)
     tree, root = os.environ.get(TREE), os.environ.get(ROOT)

@@ -28,7 +28,7 @@ TOGETHER = 8  # revisions that are interleaved
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of the revisions of a range."""
+    """The revisions of a range: measured, known before, or failed."""
 
     runs: dict[str, str]  # commit: the run in the history
     known: tuple[Commit, ...]  # measured before on this machine

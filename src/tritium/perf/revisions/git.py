@@ -1,4 +1,4 @@
-"""What git says of a repository: commits of a name, of a range, and a commit of the working tree as it is.
+"""A repository as git describes it: commits of a name, of a range, and a commit of the working tree as it is.
 
 Knows nothing of building or measuring. Nothing in the checkout changes: no branch, no index, no file.
 """

@@ -43,7 +43,7 @@ class Trees:
     folder: Path = field(default_factory=Path)
     built: dict[str, Tree] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)  # of builds, by commit
-    made: int = 0
+    count: int = 0
 
     def tree(self, commit: str, label: str = "") -> Tree:
         """Return the built tree of a commit. BuildError: it cannot be built, and is not tried twice."""
@@ -75,8 +75,8 @@ class Trees:
 
     def _made(self, commit: str) -> Tree:
         """Check out and build; folders have names of one length, because paths are part of what a program reads."""
-        self.made += 1
-        place = self.folder / f"t{self.made:05d}-{commit[:12]}"
+        self.count += 1
+        place = self.folder / f"t{self.count:05d}-{commit[:12]}"
         git(self.root, "worktree", "add", "--detach", "--quiet", str(place), commit)
         self.built[commit] = tree = Tree(place, commit)
         try:

@@ -19,7 +19,7 @@ LIMIT = 40  # characters of each field
 
 
 class State(NamedTuple):
-    """What a badge says."""
+    """The text and the tone of a badge."""
 
     text: str
     tone: str  # of COLOURS

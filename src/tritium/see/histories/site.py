@@ -52,7 +52,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Site:
-    """What was written."""
+    """The counts of a written site."""
 
     pages: int
     cases: int
@@ -196,8 +196,8 @@ def case_page(story: Story, title: str) -> str:
     newest = story.machines[0][1]
     state = state_of(newest)
     tones: dict[str, Tone] = {"good": "good", "bad": "bad", "unsure": "unsure"}
-    about = (f"{len(newest.points)} runs", f"{len(story.machines)} machine{'s' * (len(story.machines) != 1)}")
-    banner = Banner(story.title, tones.get(state.tone, ""), "; ".join(describe(newest)[:3]), (), about, "", "")
+    facts = (f"{len(newest.points)} runs", f"{len(story.machines)} machine{'s' * (len(story.machines) != 1)}")
+    banner = Banner(story.title, tones.get(state.tone, ""), "; ".join(describe(newest)[:3]), (), facts, "", "")
     sections = [Contents("verdict", story.title, (banner,))]
     for machine, t in story.machines:
         chart = trend_chart(story.title, machine.label, t)
