@@ -132,7 +132,9 @@ def test_workflows_pin_their_actions_and_ask_for_little() -> None:
         assert workflow["permissions"] == {"contents": "read"}, name
         for job in workflow["jobs"].values():
             assert job["timeout-minutes"] <= 120
-            used = [step["uses"] for step in job["steps"] if "uses" in step]
+            used = [
+                step["uses"] for step in job["steps"] if "uses" in step and step["uses"] != "./"
+            ]  # ./ is this commit's
             assert not [action for action in used if not re.search(r"@[0-9a-f]{40}$", action)]
 
 

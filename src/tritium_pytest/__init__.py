@@ -31,9 +31,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tritium-json", metavar="FILE", help="Write what was measured as pytest-benchmark does.")
     group.addoption("--tritium-results", metavar="FILE", help="Write what was measured as a results file of tritium.")
     group.addoption(
-        "--tritium-compare", metavar="FILE",
-        help="Show the times beside those of an earlier file: ours, or of pytest-benchmark.",
+        "--tritium-compare", metavar="RUN",
+        help="Show the times beside earlier ones: a file (ours, or of pytest-benchmark), a baseline, a stored run, or last.",
     )  # fmt: skip
+    group.addoption(
+        "--tritium-compare-fail", metavar="SHARE",
+        help="Fail if a test is slower than in --tritium-compare by more than this share, such as 0.1 or 10%%.",
+    )  # fmt: skip
+    group.addoption("--tritium-autosave", action="store_true", help="Store what was measured in the project's history.")
+    group.addoption(
+        "--tritium-store", metavar="DIR", help="Folder of that history; default: in the user's data folder."
+    )
     group.addoption(
         "--tritium-budget", metavar="SECONDS", type=float, default=1.0, help="Seconds to measure a test; default 1."
     )
@@ -45,10 +53,28 @@ def pytest_configure(config: pytest.Config) -> None:
     budget, earlier = config.getoption("tritium_budget"), config.getoption("tritium_compare")
     if not 0 < budget < 1e6:
         raise pytest.UsageError(f"--tritium-budget is {budget:g}; seconds above 0 are needed.")
-    if earlier and not Path(earlier).is_file():
-        raise pytest.UsageError(f"--tritium-compare: there is no file {earlier}.")
+    if config.getoption("tritium_compare_fail") is not None and not earlier:
+        raise pytest.UsageError("--tritium-compare-fail needs --tritium-compare: an earlier run to compare with.")
     if not hasattr(config, "workerinput"):  # the workers of xdist send reports; only their controller writes and prints
         config.pluginmanager.register(Gathered(config), "tritium_gathered")
+        if earlier:
+            _check_comparison(config, earlier)
+
+
+def _check_comparison(config: pytest.Config, earlier: str) -> None:
+    """Raise UsageError before anything is measured if there is no such run, or no such share."""
+    from tritium.errors import TritiumError
+    from tritium.perf.projects.sessions import earlier as earlier_session
+    from tritium.perf.suites.config import fraction
+
+    limit = config.getoption("tritium_compare_fail")
+    try:
+        if not Path(earlier).is_file():
+            earlier_session(earlier, config.rootpath, config.getoption("tritium_store"))
+        if limit is not None:
+            fraction(limit, "--tritium-compare-fail")
+    except TritiumError as error:
+        raise pytest.UsageError(f"--tritium-compare: {error}") from None
 
 
 @pytest.fixture
@@ -119,14 +145,17 @@ class Gathered:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        options = {name: self.config.getoption(f"tritium_{name}") for name in ("json", "results", "compare")}
+        names = ("json", "results", "compare", "compare_fail", "autosave", "store")
+        options = {name: self.config.getoption(f"tritium_{name}") for name in names}
         if not self.records and not (options["json"] or options["results"]):
             return
         from tritium.errors import TritiumError
         from tritium.perf.plugin import finish
 
         try:
-            self.said = finish(self.records, **options)
+            self.said, slower = finish(self.records, **options, root=self.config.rootpath)
+            if slower:
+                session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         except (TritiumError, OSError) as error:
             self.said = [f"error: {error}"]
             session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR

@@ -363,6 +363,38 @@ def test_every_suite_runs_by_every_name_it_has(engine: Engine, name: str) -> Non
     assert set(SUITES[suite].metrics) <= set(engine.asked["plan"].metrics)
 
 
+def test_all_suites_are_measured_one_after_the_other(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    chosen = (
+        "bench",
+        "all",
+        "--quick",
+        "--peers",
+        "none",
+        "--no-report",
+        "--folder",
+        str(folder),
+        "--suites",
+        "layout,memory",
+    )
+    assert "2 of 2 suites measured." in passed(*chosen).stdout
+    assert sorted(f.name for f in folder.iterdir()) == ["layout_results.json", "memory_results.json"]
+    (folder / "memory_results.json").unlink()
+    again = passed(*chosen, "--resume", "--json")
+    assert [row["suite"] for row in json.loads(again.stdout)] == ["memory"]  # the other was there
+    assert "is not a suite" in refused("bench", "all", "--suites", "layot")
+
+
+def test_the_benchmarks_of_the_project_in_this_folder_are_measured(engine: Engine) -> None:
+    assert "no benchmarks" in refused("bench", "project")
+    Path("bench_own.py").write_text(
+        'import tritium as tt\n@tt.perf.benchmark("own of this folder")\ndef own():\n    return 1\n'
+    )
+    done = passed("bench", "project", "--quick")
+    assert "1 benchmark in 1 file" in done.stderr
+    assert "own of this folder" in store.load("project_results.json").cases
+
+
 def test_every_suite_has_its_help() -> None:
     for name in SUITES:
         assert SUITES[name].doc[1:] in " ".join(passed("bench", name, "--help").stdout.split())

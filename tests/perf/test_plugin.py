@@ -240,7 +240,7 @@ BUSY = plugin.Load(31, 0, 0.0, 1e-6)  # more than three involuntary switches a b
 )
 def test_a_session_says_first_that_it_is_too_noisy_to_tell(busy: int, of: int, noisy: bool) -> None:
     records = [timed_by(BUSY if i < busy else QUIET, name=f"test_{i}") for i in range(of)]
-    lines = plugin.finish(records)
+    lines = plugin.finish(records).lines
     session = plugin.gathered(records)
     assert disturbance(session).noisy == noisy
     assert lines[0].startswith("Too noisy to tell precisely: ") == noisy
@@ -254,7 +254,7 @@ def test_a_session_says_first_that_it_is_too_noisy_to_tell(busy: int, of: int, n
 @pytest.mark.parametrize(("clocks", "noisy"), [([1e-6, 1.01e-6, 1e-6], False), ([1e-6, 1.3e-6, 1.6e-6], True)])
 def test_a_machine_whose_own_speed_changes_during_a_session_is_too_noisy(clocks: list[float], noisy: bool) -> None:
     records = [timed_by(QUIET._replace(clock_s=c), name=f"test_{i}") for i, c in enumerate(clocks)]
-    first = plugin.finish(records)[0]
+    first = plugin.finish(records).lines[0]
     assert first.startswith("Too noisy to tell precisely: canaries, work that never changes, spread by ±") == noisy
     assert not any(is_canary(run.case) for run in plugin.gathered(records))
 
@@ -262,8 +262,8 @@ def test_a_machine_whose_own_speed_changes_during_a_session_is_too_noisy(clocks:
 def test_an_earlier_session_that_was_disturbed_makes_the_comparison_noisy(tmp_path: Path) -> None:
     plugin.finish([timed_by(BUSY)], json=str(tmp_path / "noisy.json"))
     plugin.finish([timed_by(QUIET)], json=str(tmp_path / "quiet.json"))
-    assert plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "noisy.json"))[0].startswith("Too noisy")
-    assert not plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "quiet.json"))[0].startswith("Too noisy")
+    assert plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "noisy.json")).lines[0].startswith("Too noisy")
+    assert not plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "quiet.json")).lines[0].startswith("Too noisy")
 
 
 def test_a_call_that_sleeps_is_not_disturbed_and_one_that_waits_for_a_cpu_is() -> None:
@@ -425,3 +425,38 @@ def test_it(tritium_bench, i):
     table = text[text.index(" tritium_bench ") :]
     assert all(c.isprintable() or c == "\n" for c in table)
     assert not [line for line in table.splitlines() if line.startswith("::") or "##[" in line]
+
+
+# ---- sessions over time
+
+SLEEPS = """
+import time
+
+def test_wait(tritium_bench):
+    tritium_bench.pedantic(time.sleep, args=({seconds},), rounds=12)
+"""
+
+
+def test_a_session_is_stored_and_a_slower_one_fails(pytester: pytest.Pytester) -> None:
+    store_option = ("--tritium-store", "kept")
+    assert session(pytester, "--tritium-compare", "last", *store_option).ret == pytest.ExitCode.USAGE_ERROR
+    first = session(pytester, "--tritium-autosave", *store_option, tests=SLEEPS.format(seconds=0.002))
+    first.stdout.fnmatch_lines(["stored as *; --tritium-compare last compares with it"])
+    compare = ("--tritium-compare", "last", "--tritium-compare-fail", "20%", *store_option)
+    same = session(pytester, *compare, tests=SLEEPS.format(seconds=0.002))
+    assert same.ret == pytest.ExitCode.OK
+    same.stdout.fnmatch_lines(["no test is slower by more than *"])
+    slower = session(pytester, *compare, tests=SLEEPS.format(seconds=0.02))
+    slower.assert_outcomes(passed=1)
+    assert slower.ret == pytest.ExitCode.TESTS_FAILED
+    slower.stdout.fnmatch_lines(["SLOWER *test_wait: +*"])
+
+
+def test_wrong_options_of_a_comparison_are_refused_before_anything_runs(pytester: pytest.Pytester) -> None:
+    for options, words in (
+        (["--tritium-compare-fail", "5%"], "needs --tritium-compare"),
+        (["--tritium-compare", "no-such-baseline"], "no stored run of this project and no baseline"),
+    ):
+        refused = session(pytester, *options)
+        assert refused.ret == pytest.ExitCode.USAGE_ERROR
+        assert words in refused.stderr.str()

@@ -3,6 +3,8 @@
 tritium compare [--quick]      operations x sizes x types x devices, Tritium beside every library that is here
 tritium bench SUITE            one suite of cases; `tritium bench --list` tells which
 tritium bench model [MODEL]    tokens a second of a model
+tritium bench project          the benchmarks of the project in this folder
+tritium bench all              every suite, one after the other
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 INTERRUPTED = 130
 MODEL_DOC = "tokens per second of a model: prefill, decode, time to first token, memory"
+ALL_DOC = "every suite, one after the other"
 MOST_NAMED = 8  # failed cells in one message
 
 
@@ -97,12 +100,24 @@ def options_of(
         raise click.UsageError("--quick and --thorough were both given; choose one.")
     path = output_path(suite, output, config)
     own = [name for file in load for name in suites.load(file)]
+    if suite == suites.PROJECT.name:
+        own = own_project(bool(own))
     named = [name for group in devices for name in group] or None  # of every time the option was given
     try:
         options = suites.options_of(suite, quick=quick, thorough=thorough, config=config, devices=named, own=own)
         return options.changed(output=path, **values)
     except ArgumentError as error:
         raise click.UsageError(str(error)) from None
+
+
+def own_project(loaded: bool) -> list[str]:
+    """Load the benchmarks of the project in this folder, unless files were named; the suite has all that are loaded."""
+    from tritium.perf.projects import discovery
+
+    if not loaded:
+        names, files = discovery.load(Path.cwd()), len(discovery.files(Path.cwd()))
+        echo(f"{len(names)} benchmark{'s' * (len(names) != 1)} in {files} file{'s' * (files != 1)}", err=True)
+    return []
 
 
 def output_path(suite: str, output: str | None, config: str | None) -> Path:
@@ -148,7 +163,7 @@ class Suites(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         from tritium.perf.suites.suites import SUITES
 
-        return ["model", *SUITES]
+        return ["model", "project", "all", *SUITES]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         from tritium.perf.suites import suites
@@ -157,18 +172,28 @@ class Suites(click.Group):
             from tritium.cli.model import bench_model
 
             return bench_model
+        if name == "all":
+            return bench_all
+        if name == suites.PROJECT.name:
+            return suite_command(name)
         if name not in suites.NAMES:
-            known = ["model", *suites.NAMES]
+            known = ["model", "project", "all", *suites.NAMES]
             raise click.UsageError(
                 f"{name!r} is not a suite.{nearest(name, known)} There are {', '.join(self.list_commands(context))}."
             )
         return suite_command(suites.NAMES[name])
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        from tritium.perf.suites.suites import SUITES
-
         with formatter.section("Suites"):
-            formatter.write_dl([("model", MODEL_DOC), *((s.name, s.doc) for s in SUITES.values())])
+            formatter.write_dl([(name, doc) for name, doc, _ in listing()])
+
+
+def listing() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return the name, the description and other names of every suite."""
+    from tritium.perf.suites.suites import PROJECT, SUITES
+
+    rows = [(s.name, s.doc, s.aliases) for s in SUITES.values()]
+    return [*rows, ("model", MODEL_DOC, ()), (PROJECT.name, PROJECT.doc, ()), ("all", ALL_DOC, ())]
 
 
 @click.group(cls=Suites, invoke_without_command=True)
@@ -178,15 +203,11 @@ class Suites(click.Group):
 def bench(context: click.Context, listed: bool, as_json: bool) -> None:
     """Measure one benchmark suite."""
     if listed or context.invoked_subcommand is None:
-        from tritium.perf.suites.suites import SUITES
-
-        rows = [[s.name, s.doc, ", ".join(s.aliases)] for s in SUITES.values()]
-        rows.append(["model", MODEL_DOC, ""])
         if as_json:
             keys = ("name", "description", "aliases")
-            listing = [*((s.name, s.doc, s.aliases) for s in SUITES.values()), ("model", MODEL_DOC, ())]
-            print_json([dict(zip(keys, suite, strict=True)) for suite in listing])
+            print_json([dict(zip(keys, suite, strict=True)) for suite in listing()])
             context.exit(0)
+        rows = [[name, doc, ", ".join(aliases)] for name, doc, aliases in listing()]
         print_parts(Table(rows, ["suite", "what it measures", "also called"]))
         if not listed:
             echo("\nRun one: tritium bench NAME [--quick]")
@@ -195,7 +216,7 @@ def bench(context: click.Context, listed: bool, as_json: bool) -> None:
 
 def suite_command(name: str) -> click.Command:
     """The command of one suite."""
-    from tritium.perf.suites.suites import SUITES
+    from tritium.perf.suites.suites import suite_named
 
     def run(**parameters: Any) -> None:
         measured(name, parameters)
@@ -217,14 +238,74 @@ def suite_command(name: str) -> click.Command:
             ),
         ):
             command = option(command)
-    return click.command(name, help=SUITES[name].doc[0].upper() + SUITES[name].doc[1:] + ".")(command)
+    doc = suite_named(name).doc
+    return click.command(name, help=f"{doc[0].upper()}{doc[1:]}.")(command)
+
+
+@click.command(name="all")
+@click.option("--quick", is_flag=True, help="Fewer cases, processes and rounds; never gates.")
+@click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences.")
+@click.option("--suites", "chosen", type=Words(), metavar="A,B", help="Only these suites.")
+@click.option("--peers", type=Words(), metavar="A,B", help=PEERS_HELP)
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of inputs and order.")
+@processes_option(1, "Fresh processes per contender.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False), default=".", show_default=True, help="Folder of results and pages."
+)
+@click.option("--resume", is_flag=True, help="Continue: suites whose results are there are not measured again.")
+@json_option("Print JSON: the exit code of each suite, and its results file.")
+@NO_REPORT
+def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, as_json: bool, **parameters: Any) -> None:
+    """Measure every suite, one after the other.
+
+    Each suite has its results file and its page, as if it had been measured alone. A suite that fails does not stop the others.
+    """
+    from tritium.perf.suites.suites import NAMES, SUITES
+
+    for name in chosen or ():
+        if name not in NAMES:
+            raise click.UsageError(
+                f"--suites: {name!r} is not a suite.{nearest(name, NAMES)} There are {', '.join(SUITES)}."
+            )
+    names = list(dict.fromkeys(NAMES[name] for name in chosen)) if chosen else list(SUITES)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    codes: dict[str, int] = {}
+    rest = {"config": None, "load": (), "devices": (), "format": "json" if as_json else "text"}
+    for i, name in enumerate(names, 1):
+        path = Path(folder) / f"{name}_results.json"
+        say(f"{name} ({i} of {len(names)})", "bold", err=as_json)
+        if resume and path.exists():
+            echo(f"measured before: {shown(str(path))}", err=as_json)
+            continue
+        codes[name] = measured_code(name, {**parameters, **rest, "output": str(path), "resume": resume}, quiet=as_json)
+        if codes[name] == INTERRUPTED:
+            break
+    failed = [name for name, code in codes.items() if code]
+    if as_json:
+        print_json(
+            [{"suite": n, "exit_code": c, "results": str(Path(folder) / f"{n}_results.json")} for n, c in codes.items()]
+        )
+    else:
+        failures = f"; with failures: {', '.join(failed)}" if failed else ""
+        echo(f"\n{len(codes)} of {len(names)} suites measured{failures}.")
+    sys.exit(max(codes.values(), default=0))
 
 
 # ---- one measurement
 
 
 def measured(suite: str, parameters: dict[str, Any]) -> None:
-    """Measure, print, write; exit with 130 when it was interrupted, else as `perf.gate.verdict` has it for measurements."""
+    """Measure, print, write; exit with the code of `measured_code` where it is not 0."""
+    if code := measured_code(suite, parameters):
+        sys.exit(code)
+
+
+def measured_code(suite: str, parameters: dict[str, Any], *, quiet: bool = False) -> int:
+    """Measure, print, write; return 130 when it was interrupted, else the code of `perf.gate.verdict` for measurements.
+
+    `quiet`: the table is in the files alone.
+    """
     from tritium.perf.gate.verdict import NOTHING_MEASURED, measurement_exit_code
 
     options = None
@@ -235,20 +316,19 @@ def measured(suite: str, parameters: dict[str, Any]) -> None:
         status("")
         if options is None:
             echo("interrupted; nothing was measured.", err=True)
-            sys.exit(INTERRUPTED)
+            return INTERRUPTED
         left = f"; --resume goes on from {shown(options.journal.name)}" if options.journal.exists() else ""
         echo(f"interrupted; {shown(options.output.name)} was not written{left}.", err=True)
-        sys.exit(INTERRUPTED)
-    _print(options, results)
+        return INTERRUPTED
+    _after(options, results) if quiet else _print(options, results)
     if not results.complete:
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
     code = measurement_exit_code(results)
     if failures := _failures(results):
         say(f"error: {failures}; the reasons are above.", "red", err=True)
     if code == NOTHING_MEASURED:
         say("error: nothing could be measured; the reasons are above.", "red", err=True)
-    if code:
-        sys.exit(code)
+    return code
 
 
 def _failures(results: Results) -> str:

@@ -2,11 +2,13 @@
 
 tritium baseline create | list | show | promote     results kept under a name
 tritium history [CASE]                              runs of this machine over time, and where they changed
+tritium history run | machines | site | badge       in `cli.projects.history`
 """
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -137,21 +139,69 @@ def promote(name: str, to: str, release: bool, as_json: bool) -> None:
 # ---- history
 
 
-@click.command()
+LATER = {"run": "run", "machines": "machines", "site": "site", "badge": "badge"}
+DOCS = {
+    "run": "Measure many revisions of a project.",
+    "machines": "Show one case on all machines, side by side.",
+    "site": "Write pages of all histories into a folder.",
+    "badge": "Write a badge (SVG): the last level against the best of 90 days.",
+}
+
+
+class Histories(click.Group):
+    """`history run …` and others; `history CASE` and `history` alone show what is stored."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Take everything that is no command of the group for the arguments of `show`."""
+        if not args or (args[0] not in (*LATER, "show") and args[0] not in ("-h", "--help")):
+            args = ["show", *args]
+        return super().parse_args(context, args)
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return ["show", *LATER]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in LATER:
+            return super().get_command(context, name)
+        from importlib import import_module
+
+        command: click.Command = getattr(import_module("tritium.cli.projects.history"), LATER[name])
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([("[show] [CASE]", "List the stored runs, or one case over time."), *DOCS.items()])
+
+
+@click.group(cls=Histories, context_settings={"help_option_names": ["-h", "--help"]})
+def history() -> None:
+    """Measure, list and publish histories.
+
+    Without a command, list the stored runs. With a CASE: its values over time, where they changed, and against the last release.
+    """
+
+
+@history.command(name="show")
 @click.argument("case", required=False)
 @click.option("--metric", default="wall", show_default=True, help="Metric.")
-@click.option("--arm", default="tritium", show_default=True, help="Contender.")
+@click.option("--arm", help="Contender (default: tritium, or the one there is).")
 @click.option("--add", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Add a results file first.")
 @click.option("--rebuild", is_flag=True, help="Rebuild the index from the run files.")
+@click.option(
+    "--project", type=click.Path(file_okay=False), metavar="DIR", help="History of this project (default: Tritium's)."
+)
+@click.option("--store", type=click.Path(file_okay=False), metavar="DIR", help="Folder of the history.")
 @json_option()
-def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: bool, as_json: bool) -> None:
+def show_history(
+    case: str | None, metric: str, arm: str | None, add: str | None, rebuild: bool, project: str | None, store: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """List the stored runs. With a CASE: its values over time, where they changed, and against the last release."""
-    from tritium.perf.store import results as store
-    from tritium.perf.store.history import History
+    from tritium.perf.store import results
 
-    with file_errors(), History() as history_store:
+    with file_errors(), opened(store, project) as history_store:
         if add:
-            echo(f"kept as {history_store.add(store.load(add))}", err=True)
+            echo(f"kept as {history_store.add(results.load(add))}", err=True)
         if rebuild:
             echo(f"{history_store.rebuild()} runs indexed", err=True)
         for name, why in history_store.unreadable.items():
@@ -159,7 +209,24 @@ def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: b
         if case is None:
             _list_runs(history_store, as_json)
         else:
-            _show_case(history_store, case, metric, arm, as_json)
+            _show_case(history_store, case, metric, arm_of(history_store, case, arm), as_json)
+
+
+def opened(store: str | None, project: str | None) -> History:
+    """Return a history: in a folder, of a project, or Tritium's own on this machine."""
+    from tritium.perf.revisions.trees import project_root
+    from tritium.perf.store.history import History, project_folder
+
+    folder = Path(store) if store else project_folder(project_root(project)) if project else None
+    return History(folder)
+
+
+def arm_of(history: History, case: str, arm: str | None) -> str:
+    """Return the contender that was named; else tritium, or the first that the case has."""
+    if arm is not None:
+        return arm
+    arms = [a for c, _, a in history.cases() if c == case]
+    return "tritium" if "tritium" in arms or not arms else arms[0]
 
 
 def _list_runs(history: History, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 tritium regression-check --baseline B --current C     a file of results beside an earlier one
 tritium regression-test --baseline NAME               measure now, beside a stored baseline
 tritium regression-test --against REV                 build another revision, measure both in turn
+tritium regression-test --against REV --project .     the same for your own project and its build command
 tritium selftest --aa                                 measure the gate itself on this machine
 """
 
@@ -22,6 +23,7 @@ from tritium.errors import ArgumentError, BaselineError, TritiumError
 if TYPE_CHECKING:
     from tritium.perf.gate.regression import Gated
     from tritium.perf.gate.verdict import Suite
+    from tritium.perf.projects.project import Project
     from tritium.perf.records.run import Results
     from tritium.perf.suites.config import Options, RegressionConfig
     from tritium.perf.suites.suites import Grid
@@ -65,6 +67,7 @@ GATE = (
     click.option("--allow-inconclusive", is_flag=True, help="Exit code 0 instead of 4."),
     click.option("--allow-not-comparable", is_flag=True, help="Exit code 0 instead of 5."),
     click.option("--allow-missing-baseline", is_flag=True, help="Exit code 0 instead of 3."),
+    click.option("--comment", type=FILE, metavar="FILE", help="Write a short comment for a pull request (Markdown)."),
     click.option("--github", is_flag=True, help="Print GitHub annotations (default in a workflow)."),
     NO_REPORT,
 )  # fmt: skip
@@ -75,6 +78,40 @@ def options_of_a_gate(command: Command) -> Command:
     for option in reversed(GATE):
         command = option(command)
     return command
+
+
+PROJECT = (
+    click.option("--project", type=click.Path(file_okay=False), metavar="DIR", help="Your own project, in git."),
+    click.option("--build", default="", metavar="CMD", help="Command that builds a revision, run in its own tree."),
+    click.option("--command", multiple=True, metavar="CMD", help="Time this command in each tree; repeatable."),
+    click.option("--path", multiple=True, metavar="DIR", help="Folder of a tree for PYTHONPATH (default: src and the tree)."),
+)  # fmt: skip
+
+
+def options_of_a_project(command: Command) -> Command:
+    """Add the options of a project of anyone."""
+    for option in reversed(PROJECT):
+        command = option(command)
+    return command
+
+
+def project_of(
+    folder: str, build: str, commands: tuple[str, ...], paths: tuple[str, ...], *, load: tuple[str, ...] = (),
+    suite: str | None = None, options: Options | None = None,
+) -> Project:  # fmt: skip
+    """Return a project: its commands, the cases of a suite of Tritium, or the benchmarks in its files."""
+    from tritium.perf.projects import project
+    from tritium.perf.suites import suites
+
+    cases = suites.grid(options).cases if suite is not None and options is not None else ()
+    return project.project(Path(folder), build, commands, load, paths, cases)
+
+
+def discovered(folder: str) -> list[str]:
+    """Load the benchmarks of a project and return their names."""
+    from tritium.perf.projects import discovery
+
+    return discovery.load(Path(folder))
 
 
 @dataclass(frozen=True)
@@ -93,6 +130,8 @@ class GateOptions:
     allow_inconclusive: bool = False
     allow_not_comparable: bool = False
     allow_missing_baseline: bool = False
+    comment: str | None = None
+    history: Path | None = None  # the folder of the runs; None: Tritium's own
     github: bool = False
     report: bool = True
 
@@ -166,6 +205,7 @@ def regression_check(current: str, **parameters: Any) -> None:
     metavar="REV",
     help="Build this git revision and the working tree, and compare both.",
 )
+@options_of_a_project
 @click.option("--suite", metavar="NAME", help="Suite (default: the baseline's cases, else regression).")
 @click.option(
     "--load",
@@ -194,7 +234,7 @@ def regression_check(current: str, **parameters: Any) -> None:
 @options_of_a_gate
 def regression_test(
     against: str | None, suite: str | None, load: tuple[str, ...], thorough: bool, generations: int | None,
-    threads: int | None, **parameters: Any,
+    threads: int | None, project: str | None, build: str, command: tuple[str, ...], path: tuple[str, ...], **parameters: Any,
 ) -> None:  # fmt: skip
     """Measure now and fail on a regression.
 
@@ -202,21 +242,35 @@ def regression_test(
     gate fails. Both runs are added to the history.
     """
     from tritium.perf.gate import regression
+    from tritium.perf.store.history import project_folder
     from tritium.perf.suites import suites
 
     gate = gate_options(against=against, **parameters)
+    if (build or command or path) and not (project and against):
+        raise click.UsageError(
+            "--build, --command and --path are of two revisions of a project: give --project and --against."
+        )
     with file_errors():
-        own = [name for path in load for name in suites.load(path)]
-        options = suites.options_of(suite or "regression", thorough=thorough, own=own if against else ())
+        own = [name for file in load for name in suites.load(file)]
+        if project and not against:
+            own += discovered(project)
+        options = suites.options_of(
+            suite or "regression", thorough=thorough, own=own if against and not project else ()
+        )
         options = options.changed(generations=generations, threads=threads)
-        tested = _against(against, options, gate) if against else _stored(suite, options, gate)
+        if against and project:
+            chosen = project_of(project, build, command, path, load=load, suite=suite, options=options)
+            gate = replace(gate, history=project_folder(chosen.root))
+            tested: Gated | Suite = _against_project(against, chosen, options, gate)
+        else:
+            tested = _against(against, options, gate) if against else _stored(suite, options, gate)
     if not isinstance(tested, regression.Gated):
         tell(replace(tested, command=_typed()), gate)
         sys.exit(gate.allowed(tested).exit_code)
     try:
         tell(replace(tested.suite, command=_typed()), gate)
     finally:  # what was measured is kept, even where the verdict cannot be written
-        _keep(tested, gate.results)
+        _keep(tested, gate)
     _page(tested.suite, tested.results, gate, history=True)
     if not against and gate.updates:
         _update(tested, gate.baseline)
@@ -258,6 +312,27 @@ def _against(revision: str, options: Options, gate: GateOptions) -> Gated:
     return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)", notes=notes))
 
 
+def _against_project(revision: str, project: Project, options: Options, gate: GateOptions) -> Gated:
+    """Build two revisions of a project of anyone and measure both: what is committed there, and the working tree as it is."""
+    from tritium.perf.gate import regression
+    from tritium.perf.gate.verdict import BASE, HEAD
+    from tritium.perf.revisions import git, trees
+
+    commits = {BASE: git.commit_of(project.root, revision), HEAD: git.snapshot(project.root)}
+    with trees.trees(project.root, project.build, lambda text: echo(shown(text), err=True)) as built:
+        pair = {BASE: built.tree(commits[BASE], f"{revision} ({commits[BASE][:12]})")}
+        same = commits[BASE] == commits[HEAD]  # then it is built twice all the same: both sides are to be alike
+        pair[HEAD] = built.second(commits[HEAD]) if same else built.tree(commits[HEAD], "the working tree")
+        with progress(project.summary(options.plan, len(pair))) as report:
+            tested = regression.regression_test(
+                project.cases, [project.arm(name, tree) for name, tree in pair.items()], plan=options.plan,
+                threshold=gate.threshold, config=gate.config, suite=project.name, extra_looks=gate.looks - 1,
+                by=lambda cases, seed: project.measure(pair, options.plan, cases=cases, seed=seed, progress=report),
+            )  # fmt: skip
+    results = project.recorded(tested.results, git.head(project.root), dirty=commits[HEAD] != git.head(project.root))
+    return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)"), results=results)
+
+
 def _looking(case: str) -> None:
     echo(f"profiling both revisions: {shown(case)} …", err=True)
 
@@ -274,18 +349,18 @@ def _measured(options: Options, grid: Grid, gate: GateOptions, baseline: Results
         )  # fmt: skip
 
 
-def _keep(tested: Gated, path: str | None) -> None:
+def _keep(tested: Gated, gate: GateOptions) -> None:
     """Both runs go into the history, and into files where asked; a history that cannot be written is said, not fatal."""
     from tritium.perf.store import results as store
     from tritium.perf.store.history import History
 
     runs = [r for r in (tested.results, tested.confirmation) if r is not None]
     for results, suffix in zip(runs, ("", "-confirmation"), strict=False):
-        if path:
-            place = Path(path)
+        if gate.results:
+            place = Path(gate.results)
             store.save(results, place.with_name(f"{place.stem}{suffix}{place.suffix}"))
     try:
-        with History() as history:
+        with History(gate.history) as history:
             for results in runs:
                 history.add(results)
     except (TritiumError, OSError) as error:
@@ -301,7 +376,7 @@ def _page(suite: Suite, results: Results, gate: GateOptions, *, history: bool = 
 
     verdicts = replace(gate.allowed(suite), command=_typed())
     try:
-        history_store = History() if history else None
+        history_store = History(gate.history) if history else None
     except (TritiumError, OSError):
         history_store = None  # said before: it could not be written either
     try:
@@ -351,6 +426,8 @@ def tell(suite: Suite, gate: GateOptions) -> None:
         click.echo(forms[gate.format]().rstrip("\n"))
     with file_errors():  # told first: a full disk does not hide what was found
         store.write_text(gate.verdict, text)
+        if gate.comment:
+            store.write_text(gate.comment, github.comment(suite))
         if gate.output_file:
             store.write_text(gate.output_file, forms[gate.format]())
     echo(f"written: {shown(str(gate.verdict))}", err=gate.aside)

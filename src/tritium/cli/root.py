@@ -58,6 +58,7 @@ class Later(NamedTuple):
 LATER = {
     "baseline": Later("history:baseline", "Manage named baselines. Every version is kept."),
     "bench": Later("bench:bench", "Measure one benchmark suite."),
+    "bisect": Later("projects.bisect:bisect", "Find the commit that made a project slower."),
     "chat": Later(
         "model:chat",
         "Chat with a model. An empty line or Ctrl-D ends the conversation; /new starts another.",
@@ -77,7 +78,7 @@ LATER = {
     ),
     "history": Later(
         "history:history",
-        "List the stored runs. With a CASE: its values over time, where they changed, and against the last release.",
+        "Measure, list and publish histories.",
     ),
     "memory": Later(
         "memory:memory",
@@ -114,6 +115,7 @@ LATER = {
         "Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it.",
     ),
     "targets": Later("doctor:targets", "Measure the guides' performance targets on this machine."),
+    "time": Later("projects.time:time", "Time any programs side by side."),
     "tune": Later(
         "tune:tune",
         "Pick the fastest kernels and settings for this machine.",
@@ -125,7 +127,8 @@ GROUPS = {
     "Run": ("generate", "chat", "serve", "embed", "perplexity"),
     "Files": ("models", "inspect", "convert", "verify", "prepack"),
     "Measure": (
-        "compare", "bench", "results", "baseline", "history", "regression-test", "regression-check", "selftest", "monitor", "reproduce",
+        "compare", "bench", "time", "results", "baseline", "history", "bisect", "regression-test",
+        "regression-check", "selftest", "monitor", "reproduce",
     ),
     "See": ("report", "profile", "memory"),
     "Machine": ("devices", "ops", "doctor", "ceilings", "targets", "tune"),

@@ -1,7 +1,7 @@
 """The fixture `tritium_bench`: a call measured inside a pytest process with the batches of the engine, raw values kept.
 
-Knows nothing of pytest itself: `tritium_pytest` is its door. One process is one generation: such times are shown, and gate
-nothing. A gate is `tritium regression-test`.
+Knows nothing of pytest itself: `tritium_pytest` is its door. One process is one generation: such times are shown, and fail a session
+only where that is asked for. A gate of many processes is `tritium regression-test`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from statistics import median
 from time import perf_counter_ns, process_time_ns
 from typing import Any, NamedTuple
@@ -26,14 +27,16 @@ from tritium.machine.files import write_text
 from tritium.perf.amounts import seconds_text
 from tritium.perf.engine.measuring import WAITED, broken_into
 from tritium.perf.engine.worker import TICKS_S, batch, calibrated, steal
-from tritium.perf.formats import exports, imports
+from tritium.perf.formats import exports
 from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, disturbance, is_disturbed
+from tritium.perf.projects import sessions
 from tritium.perf.records.case import Context
 from tritium.perf.records.environment import Environment, command_line, differences, this_environment
 from tritium.perf.records.json_io import dumps, loads, plain, read, utc_now
 from tritium.perf.records.run import Plan, Results, Run, Series, Status, values_of
 from tritium.perf.stats.estimates import describe, steady, unpaired
-from tritium.perf.store import results as store
+from tritium.perf.store.results import save
+from tritium.perf.suites.config import fraction
 from tritium.perf.tables.table import Table
 from tritium.perf.work.canary import COMPUTE, clock
 
@@ -298,19 +301,50 @@ def jsonable(value: Any) -> Any:
 # ---- at the end of a session
 
 
+class Ending(NamedTuple):
+    """The lines to print at the end of a session, and the tests that became slower."""
+
+    lines: list[str]
+    slower: list[sessions.Slow]
+
+
 def finish(
-    records: Sequence[str], *, json: str | None = None, results: str | None = None, compare: str | None = None
-) -> list[str]:
-    """Write what was asked for; the lines to print."""
+    records: Sequence[str], *, json: str | None = None, results: str | None = None, compare: str | None = None,
+    compare_fail: str | None = None, autosave: bool = False, store: str | None = None, root: Path | None = None,
+) -> Ending:  # fmt: skip
+    """Write what was asked for and compare with an earlier session."""
     session = gathered(records)
+    root = root or Path.cwd()
     lines = []
-    for path, write in ((json, _save_as_pytest_benchmark), (results, store.save)):
+    for path, write in ((json, _save_as_pytest_benchmark), (results, save)):
         if path:
             write(session, path)
             lines.append(f"written: {escape.terminal(path, None)}")
     if not session.runs:
-        return lines
-    return [*page(session, imports.load(compare) if compare else None), *lines]
+        return Ending(lines, [])
+    before = sessions.earlier(compare, root, store) if compare else None
+    slower: list[sessions.Slow] = []
+    if before is not None and compare_fail is not None:
+        slower, judged = _judged(session, before, compare_fail)
+        lines = [*judged, *lines]
+    if autosave:
+        lines.append(f"stored as {sessions.keep(session, root, store)}; --tritium-compare last compares with it")
+    return Ending([*page(session, before, gates=compare_fail is not None), *lines], slower)
+
+
+def _judged(session: Results, before: Results, limit: str) -> tuple[list[sessions.Slow], list[str]]:
+    """Return the tests that are slower, and the lines that say so."""
+    if _unlike(before, session.environment):
+        return [], ["nothing was judged: the machines are not alike"]
+    spread = disturbance(*map(with_canary, (session, before))).spread
+    share = fraction(limit, "--tritium-compare-fail")
+    slower = sessions.slower(session, before, share, spread)
+    lines = [str(test) for test in slower] or [f"no test is slower by more than {100 * max(share, 2 * spread):.3g} %"]
+    if 2 * spread > share:
+        lines.append(
+            f"the margin is {200 * spread:.3g} % and not {100 * share:.3g} %: twice the spread of the canary beside the tests"
+        )
+    return slower, lines
 
 
 def _save_as_pytest_benchmark(results: Results, path: str) -> None:
@@ -344,7 +378,7 @@ def noise_lines(results: Results, earlier: Results | None = None) -> list[str]:
     return [f"{TOO_NOISY} precisely: {noise}. {REMEDY}.", ""] if noise.noisy else []
 
 
-def page(results: Results, earlier: Results | None = None) -> list[str]:
+def page(results: Results, earlier: Results | None = None, *, gates: bool = False) -> list[str]:
     """A table of the session, and how it compares with an earlier one; first, whether it is too noisy to tell."""
     forbids = _unlike(earlier, results.environment) if earlier is not None else ""
     heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
@@ -364,9 +398,10 @@ def page(results: Results, earlier: Results | None = None) -> list[str]:
         rows.append((*cells, *(_beside(run, earlier, forbids) if earlier is not None else ())))
     below = [f"not compared: {escape.terminal(forbids, None)}"] if forbids else []
     if earlier is not None and not forbids:
-        below.append(
-            "now / was: 1.10 is 10 % slower; of one process each, so it gates nothing: tritium regression-test does."
+        one = (
+            "of one process each" if gates else "of one process each, so it gates nothing: tritium regression-test does"
         )
+        below.append(f"now / was: 1.10 is 10 % slower; {one}.")
     if any(map(is_disturbed, results)):
         below.append("!: other load took time from this test.")
     below += sorted({escape.terminal(f) for run in results for f in run.flags})

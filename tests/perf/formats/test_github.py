@@ -13,9 +13,11 @@ import click
 import pytest
 from hypothesis import given, strategies as st
 
+from made_results import results
 from measured import HOSTILE
 from tritium.errors import ArgumentError
 from tritium.perf.formats import exports, github
+from tritium.perf.gate.compare import compare_stored
 from tritium.perf.gate.verdict import Suite, Verdict, no_baseline, suite_of
 
 
@@ -230,3 +232,33 @@ def test_the_workflow_types_what_it_promises() -> None:
         "results",
         "regression-test",
     ]
+
+
+# ---- the comment
+
+
+def test_a_comment_shows_what_matters_by_severity() -> None:
+    before = results({"parse": 1e-3, "print": 1e-3, "sum": 1e-3, "@owner <b>": 1e-3})
+    after = results({"parse": 1.2e-3, "print": 1e-3, "sum": 0.8e-3, "@owner <b>": 1.4e-3}, seed=1)
+    judged = compare_stored(before, after)
+    text = github.comment(judged)
+    first, title, *_ = text.splitlines()
+    assert first == "<!-- tritium: performance -->"
+    assert title == "### ❌ 2 slower, 1 faster"
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) == 3
+    assert "`print`" not in text
+    severities = [float(row.split("|")[4]) for row in rows]
+    assert severities == sorted(severities, reverse=True)
+    assert min(severities) > 1
+    assert "no change that matters" in text
+    assert "`@owner" in text  # in a code span nobody is called
+    assert github.comment(judged, "linux").splitlines()[0] != first  # each name has its own comment
+
+
+def test_severity_is_the_change_divided_by_its_noise() -> None:
+    verdict = Verdict("a", "wall", "base", "head", "SLOWER", 1.21, interval95=(1.1, 1.331))
+    assert verdict.severity == pytest.approx(2)
+    assert Verdict("a", "wall", "base", "head", "EQUIVALENT", 1.0, interval95=(0.9, 1.1)).severity == 0
+    assert Verdict("a", "peak_bytes", "base", "head", "SLOWER", 2.0, exact=True).severity == float("inf")
+    assert Verdict("a", "wall", "base", "head", "MISSING").severity is None

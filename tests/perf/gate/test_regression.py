@@ -400,7 +400,7 @@ def test_a_name_is_a_file_where_such_a_file_exists(tmp_path: Path) -> None:
 
 
 def test_without_a_checkout_against_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(against, "_git", lambda *_, **__: "")
+    monkeypatch.setattr(against, "git", lambda *_, **__: "")
     with pytest.raises(ArgumentError, match="needs a git checkout"):
         against.repository(tmp_path)
 
@@ -426,7 +426,7 @@ def test_without_git_against_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_git_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="git worktree failed"):
-        against._git(tmp_path, "worktree", "list")
+        against.git(tmp_path, "worktree", "list")
 
 
 def test_a_build_without_end_is_ended(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ cannot begin a command, end a line or add an output.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -17,7 +18,7 @@ from typing import Literal
 from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.machine.files import write_all
-from tritium.perf.gate.page import STATUS_TEXT, advice, ending, figure, headline, markdown
+from tritium.perf.gate.page import STATUS_TEXT, advice, ending, figure, headline, markdown, subject
 from tritium.perf.gate.verdict import Suite, Verdict
 
 Kind = Literal["error", "warning", "notice"]
@@ -118,6 +119,69 @@ def set_output(name: str, value: str, path: str | os.PathLike[str] | None = None
     end = f"end_{secrets.token_hex(16)}"  # nobody can write this line into a value
     _append(target, f"{name}<<{end}\n{value}\n{end}\n".encode("utf-8", "backslashreplace"))
     return True
+
+
+# ---- the comment on a pull request
+
+MARKER = "<!-- tritium: performance{} -->"  # the comment that a later run updates has it
+ROWS = 10  # of a comment; the summary of the job has all
+
+
+def comment(suite: Suite, name: str = "", link: str = "") -> str:
+    """Return the body of the one comment on a pull request: what changed, by severity; the rest is counted.
+
+    `name` tells several comments apart; `link` leads to the run. A name in it cannot begin a mention, a link or HTML.
+    """
+    mark = "❌" if suite.exit_code else "⚠️" if suite.noise or suite.overall_status != "AllPass" else "✅"
+    label = escape.markdown(name) if name else ""
+    lines = [MARKER.format(f" {escape.file_name(name)}" if name else ""), f"### {mark} {_title(suite)}"]
+    lines += [f"Measured: {label}.", ""] if label else [""]
+    matters = sorted((v for v in suite.verdicts if _matters(v)), key=lambda v: -(v.severity or math.inf))
+    if matters:
+        lines += ["| case | change | 95 % | severity | |", "|---|---:|---|---:|---|"]
+        lines += [_row(v) for v in matters[:ROWS]]
+    if len(matters) > ROWS:
+        lines += ["", f"and {len(matters) - ROWS} more; the summary of the job lists them."]
+    rest = len(suite.verdicts) - len(matters)
+    if rest:
+        lines += ["", f"{rest} other verdict{'s' * (rest != 1)}: no change that matters."]
+    if suite.noise:
+        lines += ["", f"Too noisy to tell for sure: {escape.prose(suite.noise, None)}."]
+    lines += (
+        [
+            "",
+            "Severity is the change divided by its own noise, half the width of its 95 % interval: at 1 it may be none.",
+        ]
+        if matters
+        else []
+    )
+    lines += [
+        "",
+        f"<sub>{escape.prose(subject(suite), None)}. `{ending(suite)}`{f' · [run]({link})' if link else ''}</sub>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _title(suite: Suite) -> str:
+    """Return what a reader must know first."""
+    slower, faster, missing = (len(suite.of(outcome)) for outcome in ("SLOWER", "FASTER", "MISSING"))
+    parts = [f"{n} {word}" for n, word in ((slower, "slower"), (faster, "faster"), (missing, "missing")) if n]
+    return ", ".join(parts) if parts else STATUS_TEXT[suite.overall_status].capitalize()
+
+
+def _matters(v: Verdict) -> bool:
+    return v.outcome in ("SLOWER", "FASTER", "MISSING", "NOT COMPARABLE") or (
+        v.outcome == "INCONCLUSIVE" and not v.passes
+    )
+
+
+def _row(v: Verdict) -> str:
+    name = escape.markdown(v.case) + ("" if v.metric == "wall" else f" {escape.markdown(v.metric)}")
+    change = "" if v.change is None else f"{100 * v.change:+.1f} %"
+    low, high = v.interval95 or (None, None)
+    interval = "" if low is None or high is None else f"{100 * (low - 1):+.1f} … {100 * (high - 1):+.1f} %"
+    severity = "" if v.severity is None else "exact" if math.isinf(v.severity) else f"{v.severity:.1f}"
+    return f"| {name} | {change} | {interval} | {severity} | {v.outcome} |"
 
 
 def _append(target: str | os.PathLike[str], data: bytes) -> None:

@@ -17,9 +17,8 @@ from pathlib import Path
 from tritium.errors import ArgumentError, BuildError
 from tritium.perf.gate.verdict import BASE as BASE, HEAD as HEAD
 from tritium.perf.records.case import Arm
-
-TAIL = 800  # characters of a failed build's output that are shown
-BUILD_S = 1800.0
+from tritium.perf.revisions.git import TAIL, commit_of, git
+from tritium.perf.revisions.trees import BUILD_S
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Built:
 def repository(start: Path | None = None) -> Path:
     """Return the checkout of this package: the one around the working directory, else the one this file is in."""
     for folder in filter(None, (start or Path.cwd(), Path(__file__).parents[4])):
-        output = _git(folder, "rev-parse", "--show-toplevel", check=False)
+        output = git(folder, "rev-parse", "--show-toplevel", check=False)
         root = Path(output) if output else None
         if root is not None and (root / "src" / "tritium" / "__init__.py").exists():
             return root
@@ -46,19 +45,6 @@ def repository(start: Path | None = None) -> Path:
         "--against builds another revision of tritium, so it needs a git checkout of it. "
         "Run it in one, or compare with a stored baseline: --baseline NAME."
     )
-
-
-def commit_of(root: Path, revision: str) -> str:
-    """Return the full commit hash of a revision."""
-    commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
-    if not commit:
-        hint = (
-            " The checkout is shallow; fetch more of it (actions/checkout: fetch-depth: 0)." if _shallow(root) else ""
-        )
-        raise ArgumentError(
-            f"--against {revision}: git knows no such commit here. Give a branch, a tag or a commit.{hint}"
-        )
-    return commit
 
 
 @contextmanager
@@ -71,12 +57,12 @@ def revisions(
     with tempfile.TemporaryDirectory(prefix="tritium-against-") as folder_name:
         folder = Path(folder_name)
         tree = folder / "tree"
-        _git(root, "worktree", "add", "--detach", "--quiet", str(tree), commit)
+        git(root, "worktree", "add", "--detach", "--quiet", str(tree), commit)
         try:
             report(f"building {revision} ({commit[:12]})")
             base = Built(build(tree, folder / BASE), commit)
         finally:
-            _git(root, "worktree", "remove", "--force", str(tree), check=False)
+            git(root, "worktree", "remove", "--force", str(tree), check=False)
         report("building the working tree")
         yield base, Built(build(root, folder / HEAD), "")
 
@@ -129,20 +115,3 @@ def check(folder: Path) -> None:
             f"the revision was built, but {sys.executable} imports tritium from {module.parent}: an editable installation comes "
             "first. Uninstall it there, or run in an environment without it."
         )
-
-
-def _shallow(root: Path) -> bool:
-    return _git(root, "rev-parse", "--is-shallow-repository", check=False) == "true"
-
-
-def _git(root: Path, *arguments: str, check: bool = True) -> str:
-    """Return git's output; "" if it fails and check is False."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=300, check=False
-        )
-    except FileNotFoundError:
-        raise ArgumentError("--against needs git, which is not installed.") from None
-    if done.returncode and check:
-        raise BuildError(f"git {arguments[0]} failed: {done.stderr.strip()[-TAIL:]}")
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -34,6 +34,7 @@ STORED_MARGIN = 0.10  # of separate runs; pairs are judged by the margins of Rul
 EXTRA_LOOKS = 2
 Source = Results | str | os.PathLike[str]
 Judge = Callable[[Results, Sequence[Case]], Suite]
+Measure = Callable[[Sequence[Case], int], Results]
 
 
 def rules_of(
@@ -133,8 +134,12 @@ def regression_test(
     confirm: bool = True,
     notes: Sequence[str] = (),
     progress: Progress | None = None,
+    by: Measure | None = None,
 ) -> Gated:
-    """Measure and compare: with a stored baseline, or, without one, the second contender with the first, side by side."""
+    """Measure and compare: with a stored baseline, or, without one, the second contender with the first, side by side.
+
+    `by` measures cases with a seed where it is not the engine that does.
+    """
     from tritium.perf.engine.measuring import measure
 
     if baseline is None and len(arms) != 2:
@@ -142,6 +147,8 @@ def regression_test(
     rules = rules_of(threshold, config, paired=baseline is None, looks=1 + extra_looks, noise_floor=noise.noise_floor())
 
     def fresh(selected: Sequence[Case], seed: int) -> Results:
+        if by is not None:
+            return by(selected, seed)
         seeded = replace(plan, seed=plan.seed + seed)
         return measure(selected, arms, seeded, kind="regression", suite=suite, notes=notes, progress=progress)
 
@@ -286,7 +293,7 @@ def as_before(before: Results, options: Options, suite: str | None = None) -> tu
         options = options.changed(threads=before.environment.hard.threads)
     if suite is not None:
         return options, suites.grid(options)
-    name = before.suite if before.suite in (*suites.SUITES, "compare") else "regression"
+    name = before.suite if before.suite in (*suites.SUITES, suites.COMPARE.name, suites.PROJECT.name) else "regression"
     options = suites.options_of(name, plan=options.plan)
     grid = suites.like(before, options)
     if not grid.cases:

@@ -7,6 +7,7 @@ Knows nothing of statistics or files. The words are defined here once; pages for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -108,6 +109,19 @@ class Verdict:
     def change(self) -> float | None:
         """Return the share by which it grew: 0.1 is 10 % slower."""
         return None if self.ratio is None else self.ratio - 1
+
+    @property
+    def severity(self) -> float | None:
+        """Return the change divided by its own noise, half the width of its 95 % interval; None where there is none.
+
+        Both are logarithms. At 1 the interval ends at no change; a change that is counted exactly has no noise.
+        """
+        if self.ratio is None or self.ratio <= 0:
+            return None
+        low, high = self.interval95 or (self.ratio, self.ratio)
+        noise = math.log(high / low) / 2 if low > 0 else math.inf
+        size = abs(math.log(self.ratio))
+        return size / noise if noise > 0 else math.inf if size > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,7 @@ class Results:
     elapsed_s: float = 0.0
     name: str = ""  # of a baseline
     description: str = ""
+    committed: str = ""  # when the measured revision was committed; "": it is as new as the measurement
     schema: int = SCHEMA
 
     @property

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tritium import settings
 from tritium.errors import FormatError, SaveError, TritiumError
-from tritium.escape import visible
+from tritium.escape import file_name, terminal, visible
 from tritium.machine.facts import digest
 from tritium.machine.files import named, network_filesystem, sweep, sync
 from tritium.perf.records.json_io import plain
@@ -60,6 +60,11 @@ class Kept:
     threads: int
     sha256: str
     path: Path
+
+
+def project_folder(root: Path) -> Path:
+    """Return the folder of the history of a project: its name, and a hash of its path, because names repeat."""
+    return settings.data_dir() / "projects" / file_name(root.name) / digest(str(root.resolve()))[:12]
 
 
 class History:
@@ -129,11 +134,13 @@ class History:
         rows = self._query('SELECT DISTINCT "case", metric, arm FROM series ORDER BY 1, 3, 2')
         return tuple((case, metric, arm) for case, metric, arm in rows)
 
-    def series(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Point, ...]:
-        """A metric over time, oldest first, at the number of threads of the newest run."""
+    def series(
+        self, case: str, metric: str = "wall", arm: str = "tritium", *, every: bool = False
+    ) -> tuple[Point, ...]:
+        """A metric over time, oldest first, at the number of threads of the newest run; `every`: at any number of threads."""
         rows = self._query(POINTS, case, metric, arm)
         points = [replace(Point(*row), flags=tuple(flags.splitlines()), spread=spread) for *row, flags, spread in rows]
-        return tuple(p for p in points if p.threads == points[-1].threads)
+        return tuple(p for p in points if every or p.threads == points[-1].threads)
 
     def changes(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Step, ...]:
         """Return the changes of level of a metric."""
@@ -259,7 +266,8 @@ class History:
     def _insert(self, name: str, path: Path, results: Results, sha: str) -> None:
         environment = results.environment
         row = (
-            name, f"{_moment(results.created):%Y-%m-%dT%H:%M:%SZ}", environment.commit, results.suite, environment.hard.key,
+            name, f"{_moment(results.committed or results.created):%Y-%m-%dT%H:%M:%SZ}", environment.commit, results.suite,
+            environment.hard.key,
             environment.hard.threads, canary_of(results), spread_of(results), path.name, sha,
         )  # fmt: skip
         with self._writing() as data:
@@ -291,7 +299,7 @@ def point_of(results: Results, case: str, metric: str, arm: str) -> Point | None
     if run is None or value is None:
         return None
     environment, unit = results.environment, next(s.unit for s in run.series if s.metric == metric)
-    moment = f"{_moment(results.created):%Y-%m-%dT%H:%M:%SZ}"
+    moment = f"{_moment(results.committed or results.created):%Y-%m-%dT%H:%M:%SZ}"
     return Point(
         f"{results.name} {moment}",
         moment,
@@ -351,5 +359,7 @@ def _moment(created: str) -> datetime:
     try:
         moment = datetime.fromisoformat(created)
     except ValueError:
-        raise FormatError(f"results of {created[:40]!r}: a time such as 2026-01-31T12:00:00Z is needed.") from None
+        raise FormatError(
+            f"results of {terminal(created[:40])!r}: a time such as 2026-01-31T12:00:00Z is needed."
+        ) from None
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

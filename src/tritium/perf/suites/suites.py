@@ -256,6 +256,16 @@ def network_calls(options: Options) -> CasesAndNotes:
     ), _unused_options(options, every_op=True)
 
 
+def own_benchmarks(options: Options) -> CasesAndNotes:
+    """Return the cases of the user's own benchmarks that were loaded; `operations` are their names."""
+    config, registered = options.config, registry.registered()
+    wanted = config.operations if config.operations != ALL_ROWS else tuple(registered)
+    cases = [
+        case for name in wanted for case in registry.cases(name, config.tensor_sizes, config.data_types, **options.recipe)
+    ]  # fmt: skip
+    return _unique(cases), _unused_options(options, every_op=True)
+
+
 # ---- the suites
 
 ALL_ROWS = ("all",)
@@ -329,12 +339,17 @@ COMPARE = LISTED[0]
 SUITES: dict[str, Suite] = {suite.name: suite for suite in LISTED[1:]}
 NAMES: dict[str, str] = {name: suite.name for suite in SUITES.values() for name in (suite.name, *suite.aliases)}
 QUICK_PEERS = ("numpy", "torch")
+PROJECT = Suite(  # not one of Tritium's: its cases are whatever the project in this folder has
+    "project", "benchmarks of your own project: @tt.perf.benchmark in files bench_*.py and *_bench.py", own_benchmarks,
+    {"operations": ALL_ROWS, "tensor_sizes": (SMALL,), "data_types": ("f32",)}, {}, (), TIME, ("none",), True,
+)  # fmt: skip
 
 
 def suite_named(name: str) -> Suite:
     """Return a suite by its name or the guides' name."""
-    if name == COMPARE.name:
-        return COMPARE
+    for other in (COMPARE, PROJECT):
+        if name == other.name:
+            return other
     if name not in NAMES:
         raise ArgumentError(f"{name!r} is not a suite.{nearest(name, NAMES)} There are {', '.join(SUITES)}.")
     return SUITES[NAMES[name]]
@@ -417,7 +432,7 @@ def measure(
 def like(before: Results, options: Options | None = None) -> Grid:
     """Return the cases and contenders of earlier results, built again; what cannot be built here is a note."""
     threads = options.plan.threads if options is not None else None
-    name = before.suite if before.suite in (COMPARE.name, *SUITES) else "regression"
+    name = before.suite if before.suite in (COMPARE.name, PROJECT.name, *SUITES) else "regression"
     try:
         arms, notes = peers.arms(before.arms, threads)
     except ArgumentError:

@@ -31,6 +31,7 @@ class Cell:
     sort: float | None = None  # sort key; None: its text
     tip: str = ""
     link: str = ""  # an anchor of the page
+    page: str = ""  # another page of the same folder
     span: Span | None = None
     heat: float | None = None  # 0: the best of its row, 1: the end of the colour scale
     badge: bool = False

@@ -66,11 +66,12 @@ def _style(flames: bool) -> str:
 
 def page(
     title: str, sections: Sequence[Contents], footer: str, inside: Mapping[str, str] | None = None,
-    *, noun: str = "case", flames: bool = False,
+    *, noun: str = "case", flames: bool = False, home: str = "#verdict",
 ) -> str:  # fmt: skip
     """Return the HTML file of these sections. `footer`: its last line; `inside`: data that can be saved from it.
 
-    `noun`: the name of what the filter selects; `flames`: include script and style of flame graphs.
+    `noun`: the name of what the filter selects; `flames`: include script and style of flame graphs; `home`: where the name at
+    the top leads.
     """
     script = _script(flames)
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
@@ -92,7 +93,7 @@ def page(
 <body>
 <a class="skip" href="#main">Skip to the report</a>
 <header class="bar">
-<a class="brand" href="#verdict">{LOGO}<span>Tritium</span></a>
+<a class="brand" href="{attribute(home)}">{LOGO}<span>Tritium</span></a>
 <div class="tools" hidden>
 <input id="filter" type="search" placeholder="Filter {noun}s" aria-label="Filter {noun}s by name" autocomplete="off" spellcheck="false"
  data-noun="{noun}">
@@ -298,8 +299,9 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
         inner, tip = _span(cell.span, scale), ""
     else:
         inner, tip = html(cell.text, LONG), _tip(cell.tip)
-    if cell.link:
-        inner = f'<a href="#{attribute(cell.link)}">{inner}</a>'
+    if cell.link or cell.page:
+        target = f"#{attribute(cell.link)}" if cell.link else attribute(cell.page)
+        inner = f'<a href="{target}">{inner}</a>'
     class_attribute = _class(*classes)
     return (
         f'<th scope="row"{class_attribute}>{inner}</th>' if first else f"<td{class_attribute}{sort}{tip}>{inner}</td>"

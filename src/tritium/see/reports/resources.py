@@ -208,7 +208,7 @@ def history(inputs: Inputs) -> Section:
 
 
 def _trend_pictures(ranked: Iterable[tuple[tuple[str, str], Trend]]) -> tuple[Picture, ...]:
-    return tuple(Picture(f"trend-{case}-{arm}", _trend(case, arm, t)) for (case, arm), t in ranked)
+    return tuple(Picture(f"trend-{case}-{arm}", trend_chart(case, arm, t)) for (case, arm), t in ranked)
 
 
 def _point_labels(t: Trend) -> list[str]:
@@ -227,7 +227,8 @@ def _largest_change(t: Trend) -> float:
     return max((abs(math.log(s.ratio)) for s in t.steps), default=0.0)
 
 
-def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
+def trend_chart(case: str, arm: str, t: Trend) -> charts.Trend:
+    """Return the chart of a case over time."""
     from tritium.perf.store import trends  # needed for a history only
 
     canaries = [p.canary for p in t.points if p.canary is not None]

@@ -1,0 +1,1 @@
+"""The commands for anyone's code: time, bisect, and histories of revisions."""

@@ -1,0 +1,4 @@
+"""Revisions of a git repository: named, listed, checked out in a temporary folder and built.
+
+Knows nothing of measuring.
+"""

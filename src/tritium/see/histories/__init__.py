@@ -1,0 +1,4 @@
+"""Histories as pages: a site of all cases over time, and badges.
+
+Knows nothing of measuring.
+"""
