@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tritium.arguments import read_duration
 from tritium.cli.text import (
@@ -127,19 +128,31 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 @click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True))
 @options_of_measuring
-def compare(**parameters: Any) -> None:
-    """Compare devices, kernels and other libraries, op by op.
+@click.pass_context
+def compare(context: click.Context, files: tuple[str, ...], **parameters: Any) -> None:
+    """Compare devices, kernels and other libraries, op by op; or FILES of results with the first of them.
 
     \b
+    tritium compare before.json after.json                    files, also of other tools
     tritium compare --devices cpu,mlx,torch --peers none      devices
     tritium compare --devices cpu,cpu:portable,cpu:reference  CPU kernels
     tritium compare --batches 1,8,32 --transfer both          batches, transfers
 
     Every result is checked before it is timed. Contenders take turns in fresh processes, so that other load on the machine
-    affects all alike. Ctrl-C keeps what was measured; --resume continues.
+    affects all alike. Ctrl-C keeps what was measured; --resume continues. Files are not judged: regression-check is the gate.
     """
-    measured("compare", parameters)
+    if not files:
+        measured("compare", parameters)
+        return
+    from tritium.cli.results import compare_files
+
+    used = [name for name in parameters if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if used:
+        option = next(p.opts[0] for p in context.command.params if p.name == used[0])
+        raise click.UsageError(f"files are compared as they are; {option} is for a measurement.")
+    compare_files(files)
 
 
 class Suites(click.Group):

@@ -136,15 +136,16 @@ def gate_options(*, baseline: str | None, config: str | None, against: str | Non
 @click.option(
     "--current",
     required=True,
-    type=FILE_HERE,
+    type=click.Path(exists=True),
     metavar="FILE",
-    help="Results to judge.",
+    help="Results to judge, of tritium or of another tool.",
 )
 @options_of_a_gate
 def regression_check(current: str, **parameters: Any) -> None:
     """Compare two results files and fail on a regression.
 
-    Both are of one machine, measured in separate runs. Canaries in both runs measure its drift, which is subtracted.
+    Both are of one machine, measured in separate runs. Canaries in both runs measure its drift, which is subtracted. Files of
+    other tools are read too: see `tritium results convert --list`.
     """
     from tritium.perf.gate import regression
 

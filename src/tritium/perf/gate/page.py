@@ -29,6 +29,11 @@ UNITS = {
 
 def page(suite: Suite) -> str:
     """Return the page for a terminal: the counts, then only what matters, then what it means for the gate."""
+    return f"{differences(suite)}\n{ending(suite)}"
+
+
+def differences(suite: Suite) -> str:
+    """Return the page without its meaning for a gate."""
     lines = [headline(suite)]
     if suite.noise:
         lines.append(f"  {REMEDY}.")
@@ -53,7 +58,7 @@ def page(suite: Suite) -> str:
             for k, (a, b) in fields.items()
         ]
     lines += [f"note: {escape.terminal(note)}" for note in suite.notes]
-    return "\n".join([*lines, ending(suite)])
+    return "\n".join(lines)
 
 
 def headline(suite: Suite) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tritium
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, BaselineError
 from tritium.perf.gate import noise
@@ -55,10 +56,12 @@ def rules_of(
 
 
 def loaded(source: Source) -> Results:
-    """Return results, read from a file or a named baseline where needed."""
+    """Return results, read where needed: from a file of any format that `tt.perf.load` knows, or from a named baseline."""
     if isinstance(source, Results):
         return source
-    return store.load(source) if Path(source).is_file() else baselines.load(source)
+    path = Path(source)
+    folder = path.is_dir() and os.sep in os.fspath(source)  # as criterion writes; a name alone is a baseline's
+    return tritium.perf.load(source) if path.is_file() or folder else baselines.load(source)
 
 
 @checked
