@@ -131,7 +131,7 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 @click.argument("files", nargs=-1, type=click.Path(exists=True))
 @options_of_measuring
 @click.pass_context
-def compare(context: click.Context, files: tuple[str, ...], **parameters: Any) -> None:
+def compare(context: click.Context, /, files: tuple[str, ...], **parameters: Any) -> None:
     """Compare devices, kernels and other libraries, op by op; or FILES of results with the first of them.
 
     \b

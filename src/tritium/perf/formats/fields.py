@@ -91,8 +91,9 @@ def object_of(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def array_of(value: Any, where: str, most: int = MAX_RUNS) -> list[Any]:
-    """Return an array of at most so many entries, or raise FormatError."""
+def array_of(value: Any, where: str, most: int | None = None) -> list[Any]:
+    """Return an array of at most so many entries (default: as many as runs are read), or raise FormatError."""
+    most = MAX_RUNS if most is None else most
     if not isinstance(value, list):
         raise FormatError(f"{where}: an array is needed, given {type(value).__name__}.")
     if len(value) > most:

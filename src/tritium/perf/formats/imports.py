@@ -17,12 +17,10 @@ from tritium.arguments import checked
 from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.machine.files import decoded, named, read_bytes
 from tritium.perf.formats import criterion, csv_file, llama_bench, load_tests, native_tools, python_tools
-from tritium.perf.formats.fields import MAX_RUNS, SUMMARY_ONLY, Lines
+from tritium.perf.formats.fields import Lines
 from tritium.perf.records.json_io import loads
 from tritium.perf.records.run import Results
 from tritium.perf.store import results as store
-
-__all__ = ["FORMATS", "MAX_RUNS", "SUMMARY_ONLY", "ImportFormat", "load"]
 
 
 @checked
