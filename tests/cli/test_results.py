@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from measured import HOSTILE, hostile, results
 from tritium.cli.results import results_group
+from tritium.cli.root import cli
 from tritium.errors import TritiumError
 from tritium.perf.formats import exports, imports
 from tritium.perf.store import results as store
