@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from tritium.arguments import read_duration
 from tritium.cli.text import (
+    INSTRUCTIONS,
     NO_REPORT,
     Counts,
     Sizes,
@@ -33,6 +34,7 @@ from tritium.cli.text import (
     shown,
     span,
     status,
+    with_instructions,
 )
 from tritium.errors import ArgumentError, SaveError, nearest
 
@@ -77,6 +79,7 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available)."),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of inputs and order."),
         processes_option(1, "Fresh processes per contender."),
+        INSTRUCTIONS,
         click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Results file."),
         click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command."),
         click.option("--format", type=FORMATS, default="text", show_default=True, help="Output format."),
@@ -89,7 +92,7 @@ def options_of_measuring(command: Command) -> Command:
 
 def options_of(
     suite: str, *, quick: bool, thorough: bool, config: str | None, load: tuple[str, ...], devices: tuple[tuple[str, ...], ...],
-    output: str | None, **values: Any,
+    output: str | None, instructions: bool, **values: Any,
 ) -> Options:  # fmt: skip
     """Return the options of a suite as the command line, a file and the suite itself have them, in this order."""
     from tritium.perf.suites import suites
@@ -101,7 +104,7 @@ def options_of(
     named = [name for group in devices for name in group] or None  # of every time the option was given
     try:
         options = suites.options_of(suite, quick=quick, thorough=thorough, config=config, devices=named, own=own)
-        return options.changed(output=path, **values)
+        return with_instructions(options.changed(output=path, **values), instructions)
     except ArgumentError as error:
         raise click.UsageError(str(error)) from None
 

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, bar, echo, file_errors, json_option, processes_option, progress, shown
+from tritium.cli.text import (
+    INSTRUCTIONS,
+    NO_REPORT,
+    bar,
+    echo,
+    file_errors,
+    json_option,
+    processes_option,
+    progress,
+    shown,
+    with_instructions,
+)
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -176,6 +187,7 @@ def regression_check(current: str, **parameters: Any) -> None:
     help="Your own benchmarks (@tt.perf.benchmark); repeatable.",
 )
 @processes_option(2, "Fresh processes per contender.")
+@INSTRUCTIONS
 @click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: the baseline's, else all available).")
 @click.option(
@@ -195,7 +207,7 @@ def regression_check(current: str, **parameters: Any) -> None:
 @options_of_a_gate
 def regression_test(
     against: str | None, suite: str | None, load: tuple[str, ...], thorough: bool, generations: int | None,
-    threads: int | None, **parameters: Any,
+    threads: int | None, instructions: bool, **parameters: Any,
 ) -> None:  # fmt: skip
     """Measure now and fail on a regression.
 
@@ -209,7 +221,7 @@ def regression_test(
     with file_errors():
         own = [name for path in load for name in suites.load(path)]
         options = suites.options_of(suite or "regression", thorough=thorough, own=own if against else ())
-        options = options.changed(generations=generations, threads=threads)
+        options = with_instructions(options.changed(generations=generations, threads=threads), instructions)
         tested = _against(against, options, gate) if against else _stored(suite, options, gate)
     if not isinstance(tested, regression.Gated):
         tell(replace(tested, command=_typed()), gate)

@@ -107,6 +107,13 @@ def _pairs(old: Run, new: Run, rules: Rules) -> Iterator[Pair | Verdict]:
                 reason=f"measured before, not now: {absence}", passes=False,
             )  # fmt: skip
             continue
+        if before.exact and before.source != after.source:
+            reason = f"counted by {before.source} before, by {after.source} now"
+            yield Verdict(
+                old.case, metric, old.arm, new.arm, "INCONCLUSIVE", margin=rules.margin(metric), unit=before.unit,
+                reason=reason, passes=False,
+            )  # fmt: skip
+            continue
         yield Pair(old, new, before, after)
 
 
@@ -253,7 +260,7 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
     return suite_of(
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
         head=arm, paired=True, new_cases=tuple(new_cases), command=results.command, created=results.created,
-        notes=(*_notes(results), *_nothing(verdicts, f"no case was measured on {base_arm}")),
+        notes=(*_notes(results), *disagreements(verdicts), *_nothing(verdicts, f"no case was measured on {base_arm}")),
         noise=str(disturbance(results, margin=rules.margin("wall"))),
     )  # fmt: skip
 
@@ -297,6 +304,34 @@ def _nothing(verdicts: Sequence[Verdict], reason: str) -> tuple[str, ...]:
     return () if verdicts else (f"nothing was judged: {reason}",)
 
 
+DIRECTIONS = {"SLOWER": 1, "FASTER": -1, "EQUIVALENT": 0, "CHANGED-SMALL": 0}  # of a verdict that is decided
+MEANINGS = {
+    (1, 0): "not more work, but slower work: memory, caches, the clock or where code lies",
+    (-1, 0): "not less work, but faster work: memory, caches, the clock or where code lies",
+    (0, 1): "more work that does not take longer here",
+    (0, -1): "less work that does not take less time here",
+    (1, -1): "less work takes longer: other instructions, memory or caches",
+    (-1, 1): "more work takes less time: other instructions, memory or caches",
+}  # by the direction of time and of instructions
+
+
+def disagreements(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return a note for every case whose time and instructions went different ways, and what that means."""
+    by_metric = {(v.case, v.arm, v.metric): v for v in verdicts}
+    out = []
+    for v in verdicts:
+        count = by_metric.get((v.case, v.arm, "instructions"))
+        if v.metric != "wall" or count is None or v.ratio is None or count.ratio is None:
+            continue
+        meaning = MEANINGS.get((DIRECTIONS.get(v.outcome, 2), DIRECTIONS.get(count.outcome, 2)))
+        if meaning is not None:
+            out.append(
+                f"{v.case}: time and instructions disagree ({100 * (v.ratio - 1):+.1f} % and "
+                f"{100 * (count.ratio - 1):+.1f} %): {meaning}"
+            )
+    return tuple(out)
+
+
 # ---- a stored run
 
 
@@ -333,7 +368,10 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
         verdicts, gates=baseline.plan.gates and current.plan.gates, geomean=mean and mean[0],
         geomean_interval=mean and mean[1], base=baseline.name, paired=False, new_cases=_new_cases(baseline, current),
         hard=hard, soft=soft, drift=wall.worst if wall.known else None,
-        notes=(*_notes(baseline, current), *(_imported_notes(pairs) if imported else _drift_notes(wall)), *_nothing(verdicts, reason)),
+        notes=(
+            *_notes(baseline, current), *(_imported_notes(pairs) if imported else _drift_notes(wall)), *disagreements(verdicts),
+            *_nothing(verdicts, reason),
+        ),
         command=current.command, created=current.created,
         noise=str(disturbance(*map(_compared, (baseline, current)), margin=rules.margin("wall"))),
     )  # fmt: skip
