@@ -20,7 +20,7 @@ from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.run import Run, Series, not_measured
 
 METRIC = "instructions"
-MARKER = "a64l"  # of the C library; the worker calls it before and after the calls
+MARKER = "srand48_r"  # of the C library; the worker calls srand48, which calls it, before and after the calls
 SOURCE = "callgrind, one thread, kernels up to AVX2"
 CALLS = 4  # after one that is not counted
 START_S = 900.0  # Python starts some fifty times slower
@@ -73,25 +73,24 @@ def _counted(cases: Sequence[Case], arm: Arm) -> dict[str, Series]:
 def _one(process: Process, case: Case, arm: Arm, folder: Path) -> Series:
     """Return the instructions of one case: those of a few calls, less those of none."""
     recipe = {"target": case.recipe.target, "arguments": dict(case.recipe.arguments), "candidate": arm.candidate}
-    totals = []
+    totals: list[int] = []
     for request in ({"do": "make", "check": False, **recipe}, *({"do": "marked", "calls": n} for n in (0, CALLS))):
         answer = process.ask(CASE_S, CASE_S, case=case.name, **request)
         if answer["status"] != "ok":
             return not_measured(METRIC, "1", f"in valgrind it {answer['status']}: {answer['reason']}", SOURCE)
         if request["do"] == "marked":
-            totals.append(_total(folder))
+            total = _total(folder)
+            if total is None:
+                return not_measured(METRIC, "1", "callgrind did not see the marks around the calls", SOURCE)
+            totals.append(total)
     process.ask(CASE_S, CASE_S, case=case.name, do="drop")
     return Series(METRIC, "1", (((max(totals[1] - totals[0], 0) / CALLS,),),), source=SOURCE, exact=True)
 
 
-def _total(folder: Path) -> int:
-    """Return the instructions in the newest of callgrind's files, and remove them all."""
+def _total(folder: Path) -> int | None:
+    """Return the instructions between the two markers, and remove callgrind's files; None if there were not two."""
     files = {int(f.suffix[1:]): f for f in folder.iterdir() if f.suffix[1:].isdecimal()}
-    total = next(
-        line.split()[1]
-        for line in files[max(files)].read_text("utf-8", "replace").splitlines()[::-1]
-        if line.startswith("totals:")
-    )
+    lines = files[max(files)].read_text("utf-8", "replace").splitlines() if len(files) == 2 else []
     for file in files.values():
         file.unlink()
-    return int(total)
+    return next((int(line.split()[1]) for line in reversed(lines) if line.startswith("totals:")), None)

@@ -52,6 +52,7 @@ class Process:
         variables = arm.variables() | {
             "PYTHONHASHSEED": str(rng.randrange(1 << 32)),
             "TRITIUM_PADDING": "x" * rng.randrange(4096),
+            "TRITIUM_LIVE": "0",  # a thread that publishes would be part of what is measured
         }
         for name in THREADS:
             variables[name] = str(threads)
