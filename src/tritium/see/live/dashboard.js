@@ -17,7 +17,8 @@ const BINARY = [[2 ** 30, "Gi"], [2 ** 20, "Mi"], [2 ** 10, "Ki"]];
 const rate = (v, unit) => scaled(v, DECIMAL, unit);
 const bytes = (v) => scaled(v, BINARY, "B");
 const line = (parent, values, label) => {
-  const known = values.map((v) => v === null ? 0 : v);
+  const known = values.filter((v) => v !== null);
+  if (known.length < 2) return;
   const most = Math.max(...known, 1e-9);
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", "0 0 100 40");
@@ -34,7 +35,7 @@ const figure = (parent, title, value, past) => {
   const box = part(parent, "div", undefined, "figure");
   part(box, "div", title, "quiet");
   part(box, "b", value);
-  if (past && past.length > 1) line(box, past, title + " over time");
+  if (past) line(box, past, title + " over time");
 };
 const process = (parent, p) => {
   const card = part(parent, "section", undefined, "process");
@@ -66,19 +67,22 @@ const show = (view) => {
   tiles.replaceChildren();
   list.replaceChildren();
   for (const s of view.machine) {
+    if (s.value === null) continue;
     const tile = part(tiles, "div", undefined, "tile");
     part(tile, "span", s.name.replaceAll("_", " "), "quiet");
-    if (s.value === null) part(tile, "div", "not measured: " + s.reason, "quiet");
-    else part(tile, "b", s.unit === "B" ? bytes(s.value) : s.value.toPrecision(3) + " " + s.unit);
+    part(tile, "b", s.unit === "B" ? bytes(s.value) : s.value.toPrecision(3) + " " + s.unit);
   }
-  const energy = part(tiles, "div", undefined, "tile");
-  part(energy, "span", "energy since this page was opened", "quiet");
-  if (view.joules === null) part(energy, "div", "not measured: no sensor", "quiet");
-  else part(energy, "b", rate(view.joules, "J"));
-  if (view.tokens_per_joule !== null) part(energy, "div", view.tokens_per_joule.toPrecision(3) + " tokens/J", "quiet");
+  if (view.joules !== null) {
+    const energy = part(tiles, "div", undefined, "tile");
+    part(energy, "span", "energy since the command began", "quiet");
+    part(energy, "b", rate(view.joules, "J"));
+    if (view.tokens_per_joule !== null) part(energy, "div", view.tokens_per_joule.toPrecision(3) + " tokens/J", "quiet");
+  }
   for (const p of view.processes) process(list, p);
   if (!view.processes.length) part(list, "p", document.getElementById("none").textContent, "quiet");
   for (const fault of view.faults) part(list, "p", fault, "quiet");
+  const absent = view.machine.filter((s) => s.value === null).map((s) => `${s.name.replaceAll("_", " ")}: ${s.reason}`);
+  document.getElementById("absent").textContent = absent.length ? "Not measured: " + absent.join("; ") + "." : "";
 };
 const state = document.getElementById("state");
 const look = async () => {

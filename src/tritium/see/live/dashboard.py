@@ -37,7 +37,7 @@ def page() -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
 <title>Tritium, live</title><style>{colours}{_file("dashboard.css")}</style></head>
 <body><header><h1>Tritium, live</h1><span id="state" class="quiet" role="status">looking …</span></header>
-<main><div id="machine" class="tiles" aria-label="this machine"></div><div id="processes" class="tiles-none"></div>
+<main><div id="machine" class="tiles" aria-label="this machine"></div><div id="processes"></div><p id="absent" class="quiet"></p>
 <p id="none" hidden>{NOBODY}</p><noscript>This page needs its script; tritium top shows the same in a terminal.</noscript></main>
 <script>{_file("dashboard.js")}</script></body></html>
 """

@@ -89,7 +89,9 @@ def take(started_s: float, interval_s: float, spent_s: float = 0.0) -> Snapshot:
 
 def _tokens() -> dict[str, int]:
     """Return the tokens of all models of this process; a process without one has not imported them."""
-    counters: Any = getattr(sys.modules.get("tritium.models.session"), "counters", None)  # None while it is imported, too
+    counters: Any = getattr(
+        sys.modules.get("tritium.models.session"), "counters", None
+    )  # None while it is imported, too
     return {} if counters is None else {"prefill_tokens": counters.prefill, "decode_tokens": counters.decode}
 
 

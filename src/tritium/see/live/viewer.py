@@ -122,7 +122,7 @@ class Viewer:
     def _machine(self) -> tuple[Sensor, ...]:
         row = self._collector.flush()
         return tuple(
-            Sensor(c.name, c.unit, reason=v.reason) if isinstance(v, Absent) else Sensor(c.name, c.unit, v)
+            Sensor(c.name, c.unit, reason=v.says) if isinstance(v, Absent) else Sensor(c.name, c.unit, v)
             for c, v in zip(self._collector.columns, row.values, strict=True)
             if c.name != "cpu_process"
         )
