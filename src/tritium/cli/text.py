@@ -91,9 +91,9 @@ INSTRUCTIONS = click.option(
 )
 
 
-def with_instructions(options: Options, wanted: bool) -> Options:
-    """Return the options of a measurement, with instructions among its metrics if they are wanted."""
-    return options.changed(metrics=(*options.plan.metrics, "instructions")) if wanted else options
+def with_instructions(options: Options, counting: bool) -> Options:
+    """Return the options of a measurement, with instructions among its metrics if they are counted."""
+    return options.changed(metrics=(*options.plan.metrics, "instructions")) if counting else options
 
 
 Report = Callable[[int, int, str], None]  # of progress: done, total, what is being done

@@ -32,9 +32,9 @@ def filled(runs: Sequence[Run], cases: Sequence[Case], arms: Sequence[Arm]) -> t
     lacking = {r.key for r in runs if r.status == "ok" and not _has(r)}
     counts: dict[tuple[str, str], Series] = {}
     for arm in arms:
-        wanted = [case for case in cases if (case.name, arm.name) in lacking]
-        if wanted:
-            counts |= {(name, arm.name): series for name, series in _counted(wanted, arm).items()}
+        uncounted = [case for case in cases if (case.name, arm.name) in lacking]
+        if uncounted:
+            counts |= {(name, arm.name): series for name, series in _counted(uncounted, arm).items()}
     return tuple(_with(run, counts[run.key]) if run.key in counts else run for run in runs)
 
 

@@ -83,13 +83,13 @@ def _benchmarks(path: Path, where: str) -> Iterator[Path]:
 
 def _benchmark(place: Path) -> Run:
     """Return the run of one benchmark's folder."""
-    about, sample = (_json(place / name) for name in ("benchmark.json", "sample.json"))
+    description, sample = (_json(place / name) for name in ("benchmark.json", "sample.json"))
     where = named(place)
     values = _per_iteration(sample.get("iters"), sample.get("times"), 1e-9, where)
-    per_call = about.get("throughput")
+    per_call = description.get("throughput")
     amounts = object_of(per_call, f"{where}.throughput") if per_call is not None else {}
     counts = {text_of(k, where).lower(): count_of(amounts, k, where) for k in amounts}
-    return _run(text_of(about.get("full_id"), f"{where}.full_id"), values, _work(counts))
+    return _run(text_of(description.get("full_id"), f"{where}.full_id"), values, _work(counts))
 
 
 def _json(path: Path) -> dict[str, Any]:

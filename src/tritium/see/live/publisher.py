@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import tritium
 from tritium import memory, settings
 from tritium.arguments import checked_class, read_duration
 from tritium.errors import ArgumentError, SaveError
+from tritium.machine import tuned
 from tritium.op import OPS, Kind
 from tritium.see.live import snapshot
 from tritium.see.live.snapshot import Snapshot
@@ -70,8 +70,8 @@ class publish:  # noqa: N801 (called like a function, used in a `with`)
 
     def _write(self) -> None:
         before = time.thread_time()
-        taken = take(self._started_s, self.interval_s, self.spent_s)
-        snapshot.write(taken, self.folder)
+        figures = take(self._started_s, self.interval_s, self.spent_s)
+        snapshot.write(figures, self.folder)
         self.spent_s += time.thread_time() - before
 
 
@@ -81,7 +81,7 @@ def take(started_s: float, interval_s: float, spent_s: float = 0.0) -> Snapshot:
     calls = {name: row.hits for name, row in OPS.items() if row.kind is not Kind.VIEW and row.hits}
     busiest = dict(sorted(calls.items(), key=lambda item: -item[1])[:MOST_OPS])
     return Snapshot(
-        os.getpid(), snapshot.program_name(sys.argv), tritium.__version__, started_s, time.time(), interval_s,
+        os.getpid(), snapshot.program_name(sys.argv), tuned.version(), started_s, time.time(), interval_s,
         time.process_time(), memory.resident_bytes() or 0, pool.current_bytes, pool.pooled_bytes, pool.peak_bytes, busiest,
         publish_s=spent_s, **_tokens(), **_requests(),
     )  # fmt: skip

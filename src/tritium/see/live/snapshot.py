@@ -1,4 +1,4 @@
-"""What a process tells of itself once a second, and the folder where it lies.
+"""Snapshots of a process: its counts and state, written once a second into a folder of the user's own.
 
 Knows nothing of threads or pages. The folder is the user's own: mode 700, owned by the user, no link. Files are read as those
 of a stranger all the same: counted, small, strict.

@@ -1,4 +1,4 @@
-"""What a viewer shows: rates of the processes that publish, their recent past, and the machine's own sensors.
+"""The view: rates of the processes that publish, their recent past, and the machine's own sensors.
 
 Knows nothing of terminals or pages. Rates are differences of two snapshots of one process; without a second one there is none.
 """
@@ -107,10 +107,10 @@ class Viewer:
     def _look(self, now: float) -> View:
         published, faults = snapshots(self.folder)
         rows = [self._row(s, now) for s in published]
-        for gone in self._before.keys() - {s.pid for s in published}:
-            del self._before[gone]
-            self._rows.pop(gone, None)
-            self._past.pop(gone, None)
+        for ended in self._before.keys() - {s.pid for s in published}:
+            del self._before[ended]
+            self._rows.pop(ended, None)
+            self._past.pop(ended, None)
         machine = self._machine()
         watts = [s.value for s in machine if s.unit == "W" and s.value is not None]
         if watts and self._last is not None:
