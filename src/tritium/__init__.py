@@ -371,3 +371,7 @@ def __dir__() -> list[str]:
     dunders = (name for name in globals() if name.startswith("__"))
     rows = (name for name, row in _OPS.items() if _Trait.INTERNAL not in row.traits)
     return sorted({*__all__, *_LATE, *rows, *dunders, *(name for name in _PACKAGES if name in globals())})
+
+
+if settings.live():
+    import_module("tritium.see.live.publisher").start()

@@ -14,6 +14,8 @@ Knows nothing else of the package.
 | TRITIUM_TUNED        | 0: ignore what was tuned; all: also what may change bits   |
 | TRITIUM_CUDA_EARLY   | 0: kernels on a GPU start one after the other              |
 | TRITIUM_API_KEY      | what clients of `tritium serve` must send                  |
+| TRITIUM_LIVE         | 1: publish figures for `tritium top` and the dashboard     |
+| TRITIUM_RUNTIME      | the folder of these figures; default: the user's own       |
 """
 
 from __future__ import annotations
@@ -79,6 +81,21 @@ def data_dir() -> Path:
     import platformdirs
 
     return platformdirs.user_data_path("tritium")
+
+
+def live() -> bool:
+    """Return True if this process publishes its figures for viewers on this machine."""
+    return os.environ.get("TRITIUM_LIVE", "") not in ("", "0")
+
+
+def runtime_dir() -> Path | None:
+    """Return the folder of files that live as long as their process: TRITIUM_RUNTIME, else the user's; None where there is none."""
+    from pathlib import Path
+
+    if folder := os.environ.get("TRITIUM_RUNTIME"):
+        return Path(folder).expanduser()
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    return Path(folder) / "tritium" if folder and Path(folder).is_dir() else None
 
 
 def tuned() -> str:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from measured import HOSTILE, hostile, results
 from tritium.cli.results import results_group
+from tritium.cli.root import cli
 from tritium.errors import TritiumError
 from tritium.perf.formats import exports, imports
 from tritium.perf.store import results as store
@@ -75,7 +76,7 @@ def test_import_makes_a_file_of_ours(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     found = run("import", GOLDEN / f"{name}.json", "-o", out)
     assert found.exit_code == 0
-    assert "gates nothing" in found.output
+    assert f"from {name.replace('_', '-')}" in found.output
     assert store.load(out) == imports.load(GOLDEN / f"{name}.json")
     assert "--overwrite" in told("import", GOLDEN / f"{name}.json", "-o", out)
     assert run("import", GOLDEN / f"{name}.json", "-o", out, "--overwrite").exit_code == 0
@@ -109,3 +110,13 @@ def test_a_damaged_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_compare_shows_how_files_of_other_tools_differ() -> None:
+    file = str(GOLDEN / "google_benchmark.json")
+    found = CliRunner().invoke(cli, ["compare", file, file])
+    assert found.exit_code == 0, found.output
+    assert "BM_sum/64" in found.output or "EQUIVALENT" in found.output
+    assert "exit code" not in found.output
+    assert "one was given" in CliRunner().invoke(cli, ["compare", file]).output
+    assert "--threads" in CliRunner().invoke(cli, ["compare", file, file, "--threads", "1"]).output

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tritium.arguments import read_duration
 from tritium.cli.text import (
+    INSTRUCTIONS,
     NO_REPORT,
     Counts,
     Sizes,
@@ -34,6 +36,7 @@ from tritium.cli.text import (
     shown,
     span,
     status,
+    with_instructions,
 )
 from tritium.errors import ArgumentError, SaveError, nearest
 
@@ -79,6 +82,7 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available)."),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of inputs and order."),
         processes_option(1, "Fresh processes per contender."),
+        INSTRUCTIONS,
         click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Results file."),
         click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command."),
         click.option("--format", type=FORMATS, default="text", show_default=True, help="Output format."),
@@ -91,7 +95,7 @@ def options_of_measuring(command: Command) -> Command:
 
 def options_of(
     suite: str, *, quick: bool, thorough: bool, config: str | None, load: tuple[str, ...], devices: tuple[tuple[str, ...], ...],
-    output: str | None, **values: Any,
+    output: str | None, instructions: bool, **values: Any,
 ) -> Options:  # fmt: skip
     """Return the options of a suite as the command line, a file and the suite itself have them, in this order."""
     from tritium.perf.suites import suites
@@ -105,7 +109,7 @@ def options_of(
     named = [name for group in devices for name in group] or None  # of every time the option was given
     try:
         options = suites.options_of(suite, quick=quick, thorough=thorough, config=config, devices=named, own=own)
-        return options.changed(output=path, **values)
+        return with_instructions(options.changed(output=path, **values), instructions)
     except ArgumentError as error:
         raise click.UsageError(str(error)) from None
 
@@ -142,19 +146,31 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 @click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True))
 @options_of_measuring
-def compare(**parameters: Any) -> None:
-    """Compare devices, kernels and other libraries, op by op.
+@click.pass_context
+def compare(context: click.Context, /, files: tuple[str, ...], **parameters: Any) -> None:
+    """Compare devices, kernels and other libraries, op by op; or FILES of results with the first of them.
 
     \b
+    tritium compare before.json after.json                    files, also of other tools
     tritium compare --devices cpu,mlx,torch --peers none      devices
     tritium compare --devices cpu,cpu:portable,cpu:reference  CPU kernels
     tritium compare --batches 1,8,32 --transfer both          batches, transfers
 
     Every result is checked before it is timed. Contenders take turns in fresh processes, so that other load on the machine
-    affects all alike. Ctrl-C keeps what was measured; --resume continues.
+    affects all alike. Ctrl-C keeps what was measured; --resume continues. Files are not judged: regression-check is the gate.
     """
-    measured("compare", parameters)
+    if not files:
+        measured("compare", parameters)
+        return
+    from tritium.cli.results import compare_files
+
+    used = [name for name in parameters if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if used:
+        option = next(p.opts[0] for p in context.command.params if p.name == used[0])
+        raise click.UsageError(f"files are compared as they are; {option} is for a measurement.")
+    compare_files(files)
 
 
 class Suites(click.Group):

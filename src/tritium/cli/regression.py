@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, bar, echo, file_errors, json_option, processes_option, progress, shown
+from tritium.cli.text import (
+    INSTRUCTIONS,
+    NO_REPORT,
+    bar,
+    echo,
+    file_errors,
+    json_option,
+    processes_option,
+    progress,
+    shown,
+    with_instructions,
+)
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -175,15 +186,16 @@ def gate_options(*, baseline: str | None, config: str | None, against: str | Non
 @click.option(
     "--current",
     required=True,
-    type=FILE_HERE,
+    type=click.Path(exists=True),
     metavar="FILE",
-    help="Results to judge.",
+    help="Results to judge, of tritium or of another tool.",
 )
 @options_of_a_gate
 def regression_check(current: str, **parameters: Any) -> None:
     """Compare two results files and fail on a regression.
 
-    Both are of one machine, measured in separate runs. Canaries in both runs measure its drift, which is subtracted.
+    Both are of one machine, measured in separate runs. Canaries in both runs measure its drift, which is subtracted. Files of
+    other tools are read too: see `tritium results convert --list`.
     """
     from tritium.perf.gate import regression
 
@@ -215,6 +227,7 @@ def regression_check(current: str, **parameters: Any) -> None:
     help="Your own benchmarks (@tt.perf.benchmark); repeatable.",
 )
 @processes_option(2, "Fresh processes per contender.")
+@INSTRUCTIONS
 @click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: the baseline's, else all available).")
 @click.option(
@@ -234,7 +247,8 @@ def regression_check(current: str, **parameters: Any) -> None:
 @options_of_a_gate
 def regression_test(
     against: str | None, suite: str | None, load: tuple[str, ...], thorough: bool, generations: int | None,
-    threads: int | None, project: str | None, build: str, command: tuple[str, ...], path: tuple[str, ...], **parameters: Any,
+    threads: int | None, project: str | None, build: str, command: tuple[str, ...], path: tuple[str, ...],
+    instructions: bool, **parameters: Any,
 ) -> None:  # fmt: skip
     """Measure now and fail on a regression.
 
@@ -257,7 +271,7 @@ def regression_test(
         options = suites.options_of(
             suite or "regression", thorough=thorough, own=own if against and not project else ()
         )
-        options = options.changed(generations=generations, threads=threads)
+        options = with_instructions(options.changed(generations=generations, threads=threads), instructions)
         if against and project:
             chosen = project_of(project, build, command, path, load=load, suite=suite, options=options)
             gate = replace(gate, history=project_folder(chosen.root))

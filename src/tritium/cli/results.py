@@ -2,21 +2,22 @@
 
 tritium results show FILE                a table of what was measured, whoever measured it
 tritium results convert IN --to FORMAT   the same results for another program
-tritium results import FILE -o OUT       results of pytest-benchmark, pyperf or llama-bench as a file of ours
+tritium results import FILE -o OUT       results of another tool as a file of ours
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 
 import click
 
-from tritium.cli.text import Table, echo, json_option, print_json, print_parts, shown
+from tritium.cli.text import Table, echo, file_errors, json_option, print_json, print_parts, shown
 from tritium.errors import ArgumentError
 
-FILE = click.Path(exists=True, dir_okay=False)
-FROM_HELP = "Format of FILE (default: detected): json, pytest-benchmark, pyperf, llama-bench or csv."
+FILE = click.Path(exists=True)  # criterion writes a folder
+FROM_HELP = "Format of FILE (default: detected); results convert --list names them."
 
 
 @click.group(name="results")
@@ -31,7 +32,7 @@ def results_group() -> None:
 def show(file: str, source: str | None, as_json: bool) -> None:
     """Show results as a table.
 
-    FILE may be of tritium, pytest-benchmark, pyperf or llama-bench.
+    FILE may be of tritium or of any tool that `tritium results convert --list` reads.
     """
     from tritium.perf.formats import imports
     from tritium.perf.tables import pages
@@ -99,7 +100,8 @@ def convert(
 def import_command(file: str, output: str, source: str | None, overwrite: bool, as_json: bool) -> None:
     """Import results of other tools.
 
-    FILE is of pytest-benchmark, pyperf or llama-bench; what is made can be shown, compared and converted.
+    FILE is of pytest-benchmark, pyperf, asv, criterion (its folder), Google Benchmark, hyperfine, NVBench, llama-bench, k6 or
+    locust; what is made can be shown, compared and converted.
     """
     from pathlib import Path
 
@@ -117,3 +119,15 @@ def import_command(file: str, output: str, source: str | None, overwrite: bool, 
     echo(f"written: {shown(str(path))}, {len(results.runs)} runs from {results.suite or results.kind}")
     for note in results.notes:
         echo(f"note: {shown(note)}")
+
+
+def compare_files(files: Sequence[str]) -> None:
+    """Print how each file of results differs from the first one; `tritium compare` with files does this."""
+    from tritium.perf.gate import page, regression
+
+    if len(files) < 2:
+        raise click.UsageError("two files or more are compared with the first; one was given.")
+    with file_errors():
+        for i, file in enumerate(files[1:]):
+            suite = regression.regression_check(files[0], file)
+            echo("\n" * bool(i) + page.differences(suite))

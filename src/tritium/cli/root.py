@@ -67,6 +67,7 @@ LATER = {
         "bench:compare",
         "Compare devices, kernels and other libraries, op by op.",
     ),
+    "dashboard": Later("live.commands:dashboard", "Show Tritium's processes on a page of this machine, as they run."),
     "doctor": Later(
         "doctor:doctor",
         "Find out why something is slow or noisy on this machine.",
@@ -116,6 +117,7 @@ LATER = {
     ),
     "targets": Later("doctor:targets", "Measure the guides' performance targets on this machine."),
     "time": Later("projects.time:time", "Time any programs side by side."),
+    "top": Later("live.commands:top", "Show tokens, ops, memory and requests of Tritium's processes, as they run."),
     "tune": Later(
         "tune:tune",
         "Pick the fastest kernels and settings for this machine.",
@@ -130,7 +132,7 @@ GROUPS = {
         "compare", "bench", "time", "results", "baseline", "history", "bisect", "regression-test",
         "regression-check", "selftest", "monitor", "reproduce",
     ),
-    "See": ("report", "profile", "memory"),
+    "See": ("report", "profile", "memory", "top", "dashboard"),
     "Machine": ("devices", "ops", "doctor", "ceilings", "targets", "tune"),
 }  # fmt: skip
 """The commands as `tritium --help` lists them; one that is in no group is listed under Other."""

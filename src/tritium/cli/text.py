@@ -24,6 +24,8 @@ from tritium.escape import terminal
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tritium.perf.suites.config import Options
+
 VARIANT = click.Choice(["arm64", "multiply", "divide"])
 VARIANT_HELP = "Variant the file does not name: I2_S of ARM builds, or the use of weight_scale."
 TERNARISE_HELP = "Round the projections of a model not trained to be ternary."
@@ -82,6 +84,16 @@ def _as_json(value: Any) -> Any:
 NO_REPORT = click.option(
     "--report/--no-report", default=True, show_default=True, help="Write an HTML report next to the results."
 )
+
+
+INSTRUCTIONS = click.option(
+    "--instructions", is_flag=True, help="Count instructions beside time: by the processor, else by valgrind (slow)."
+)
+
+
+def with_instructions(options: Options, counting: bool) -> Options:
+    """Return the options of a measurement, with instructions among its metrics if they are counted."""
+    return options.changed(metrics=(*options.plan.metrics, "instructions")) if counting else options
 
 
 Report = Callable[[int, int, str], None]  # of progress: done, total, what is being done

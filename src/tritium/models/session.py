@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import index
 from typing import Any, NamedTuple
@@ -133,6 +134,17 @@ def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
     return split if sum(split) + START * len(split) < above + START else (above,)
 
 
+@dataclass
+class TokenCounts:
+    """Tokens of all sessions of this process since it started: cheap sums, always on."""
+
+    prefill: int = 0
+    decode: int = 0
+
+
+counters = TokenCounts()
+
+
 def _piece(slot: int, start: int, part: Ids, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Some tokens of one sequence, padded to the size of a program, and their place."""
     padded = np.zeros((1, size), np.int32)
@@ -236,6 +248,7 @@ class Session:
                 logits = self._run(self._programs.last, piece, places, np.array([count - 1], np.int32))
                 done += count
         held += new
+        counters.prefill += len(new)
         assert logits is not None
         return self._ended([slot], np.asarray(logits[0])[None])[0]
 
@@ -337,6 +350,7 @@ class Session:
         return slots, [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
 
     def _append(self, slots: list[int], ids: list[int]) -> None:
+        counters.decode += len(slots)
         for slot, token in zip(slots, ids, strict=True):
             self._tokens[slot].append(token)
 

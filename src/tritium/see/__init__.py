@@ -17,6 +17,8 @@ _NAMES = {
     "monitor.endpoint": "Endpoint",
     "monitor.alerts": "Desk",
     "monitor.monitor": "Monitor",
+    "live.publisher": "publish",
+    "live.viewer": "Viewer",
     "memory.file": "Memory",
     "memory.allocations": "MemoryTracker load_memory track_allocation track_deallocation track_memory track_transfer",
     "memory.leaks": "LeakError",

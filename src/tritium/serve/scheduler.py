@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from tritium.errors import ArgumentError, BusyError, TritiumError
 from tritium.models.generation import Slots, Stops, common, decode, fit
@@ -49,6 +50,18 @@ class Event:
     logprobs: tuple[Logprobs, ...]  # of the tokens, where asked for
     finish: str | None
     usage: Usage
+
+
+@dataclass
+class RequestCounts:
+    """Requests of all schedulers of this process that ended: cheap sums, always on."""
+
+    done: int = 0
+    failed: int = 0
+
+
+schedulers: WeakSet[Scheduler] = WeakSet()  # of this process; the live view asks what runs and waits
+counters = RequestCounts()
 
 
 class Ticket:
@@ -187,6 +200,7 @@ class Scheduler:
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="tritium-scheduler", daemon=True)
         self._thread.start()
+        schedulers.add(self)
 
     def __enter__(self) -> Scheduler:
         return self
@@ -405,6 +419,8 @@ class Scheduler:
 
     def _end(self, run: _Run, *, finish: str | None = None, error: TritiumError | None = None) -> None:
         """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
+        counters.done += error is None
+        counters.failed += error is not None
         whole = finish is not None and not run.stops.found
         text = run.stops.push(run.text.flush()) + run.stops.flush() if whole else ""
         with self._wake:

@@ -273,7 +273,9 @@ def check_markdown(text: str, name: str) -> None:
             assert len(re.findall(r"(?<!\\)\|", line)) == 9, line
 
 
-CHECKS = {"csv": check_csv, "prometheus": check_prometheus, "markdown": check_markdown}
+CHECKS = {
+    "csv": check_csv, "prometheus": check_prometheus, "openmetrics": check_prometheus, "markdown": check_markdown,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("to", [f for f in exports.FORMATS if f != "json"])

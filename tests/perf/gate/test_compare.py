@@ -28,6 +28,7 @@ from tritium.perf.gate.compare import (
     page,
 )
 from tritium.perf.gate.page import amount
+from tritium.perf.gate.regression import rules_of
 from tritium.perf.gate.verdict import EXIT_CODES, OUTCOMES, level_of, status_of, suite_of
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Context, Work
@@ -613,7 +614,7 @@ def test_exact_values_are_shown_with_both_amounts() -> None:
     ("value", "unit", "text"),
     [
         (0.00194, "s", "1.94 ms"), (2.5e-8, "s", "25.0 ns"), (12.0, "s", "12.0 s"), (3 << 20, "B", "3.00 MiB"), (0.5, "J", "0.500 J"),
-        (0.0, "B", "0 B"), (1234.0, "1", "1234 1"), (7.0, "", "7.00"),
+        (0.0, "B", "0 B"), (1234.0, "1", "1.23 k"), (7.0, "", "7.00"),
     ],
 )  # fmt: skip
 def test_amounts_have_the_unit_a_person_would_choose(value: float, unit: str, text: str) -> None:
@@ -760,3 +761,46 @@ def test_the_counts_of_several_metrics_name_the_number_of_cases() -> None:
     lines = page(compare_stored(both, both)).splitlines()
     assert lines[0] == "0 SLOWER · 4 EQUIVALENT (time and memory of 2 cases)"
     assert lines[-1] == "no regression: exit code 0"
+
+
+# ---- instructions beside time
+
+
+def counted(seconds: float, instructions: float, source: str = "perf_event_open") -> Results:
+    timed = results({"a": seconds}, seed=3)
+    count = Series("instructions", "1", tuple(((instructions,),) for _ in range(15)), source=source, exact=True)
+    runs = tuple(r if is_canary(r.case) else replace(r, series=(*r.series, count)) for r in timed)
+    return replace(timed, runs=runs)
+
+
+@pytest.mark.parametrize(
+    ("time", "work", "status", "says"),
+    [
+        (1.0, 1.0, "AllPass", ""),
+        (1.0, 1.05, "HasRegressions", "more work that does not take longer here"),
+        (1.5, 1.0, "HasCriticalRegressions", "not more work, but slower work"),
+        (1.5, 1.5, "HasCriticalRegressions", ""),
+        (0.5, 1.0, "AllPass", "not less work, but faster work"),
+        (0.5, 1.2, "HasCriticalRegressions", "more work takes less time"),
+    ],
+)
+def test_instructions_gate_and_disagreements_are_told(time: float, work: float, status: str, says: str) -> None:
+    suite = compare_stored(counted(1e-3, 1e6), counted(time * 1e-3, work * 1e6), rules_of(None, paired=False))
+    assert suite.overall_status == status
+    told = [note for note in suite.notes if "disagree" in note]
+    assert len(told) == bool(says)
+    assert says in "".join(told)
+    assert not says or says in page(suite)
+
+
+def test_counts_of_different_counters_are_not_compared() -> None:
+    suite = compare_stored(counted(1e-3, 1e6), counted(1e-3, 1e6, "callgrind"), Rules(paired=False))
+    (verdict,) = [v for v in suite.verdicts if v.metric == "instructions"]
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "counted by perf_event_open before, by callgrind now" in verdict.reason
+
+
+def test_a_threshold_of_time_does_not_loosen_what_is_counted() -> None:
+    rules = rules_of("20%", paired=False, noise_floor=0.3)
+    assert (rules.margin("instructions"), rules.margin("peak_bytes")) == (0.01, 0.02)
+    assert rules.margin("wall") == 0.6

@@ -25,6 +25,7 @@ from typing import Any
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, SaveError
 from tritium.machine.facts import digest, usable_threads
+from tritium.perf.engine import callgrind
 from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Arm, Case, Work
@@ -202,9 +203,12 @@ def measure(
         bench.end()
         if log is not None:
             log.close()
+    runs = bench.runs()
+    if callgrind.METRIC in plan.metrics and complete:
+        runs = callgrind.filled(runs, cases, arms)
     return Results(
         kind, suite, created, command if command is not None else command_line(), plan, environment,
-        tuple(arm.name for arm in arms), bench.runs(), tuple(all_notes), complete, round(time.monotonic() - began, 3),
+        tuple(arm.name for arm in arms), runs, tuple(all_notes), complete, round(time.monotonic() - began, 3),
     )  # fmt: skip
 
 

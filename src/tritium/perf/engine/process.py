@@ -38,9 +38,11 @@ class GoneError(Exception):
 
 
 class Process:
-    """One worker of one arm."""
+    """One worker of one arm. `prefix` is a command that runs it, such as valgrind."""
 
-    def __init__(self, arm: Arm, *, threads: int, cpus: Sequence[int], rng: random.Random) -> None:
+    def __init__(
+        self, arm: Arm, *, threads: int, cpus: Sequence[int], rng: random.Random, prefix: Sequence[str] = ()
+    ) -> None:
         self.arm = arm
         self.ended = False
         self.log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by kill)
@@ -50,12 +52,13 @@ class Process:
         variables = arm.variables() | {
             "PYTHONHASHSEED": str(rng.randrange(1 << 32)),
             "TRITIUM_PADDING": "x" * rng.randrange(4096),
+            "TRITIUM_LIVE": "0",  # a thread that publishes would be part of what is measured
         }
         for name in THREADS:
             variables[name] = str(threads)
         try:
             self.child = subprocess.Popen(
-                [arm.python, "-P", str(WORKER), str(commands), str(answers)], env=variables, pass_fds=(commands, answers),
+                [*prefix, arm.python, "-P", str(WORKER), str(commands), str(answers)], env=variables, pass_fds=(commands, answers),
                 stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True,
             )  # fmt: skip
         except OSError:
@@ -70,9 +73,9 @@ class Process:
         self.stopped = False
         self._send({"parent": os.getpid(), "cpus": list(cpus), "memory": int(free_memory() * 0.9)})
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, start_s: float = START_S) -> None:
         """Returns when the worker has imported what it needs."""
-        answer = self._receive(time.monotonic() + START_S)
+        answer = self._receive(time.monotonic() + start_s)
         if answer["status"] != "ok":
             self.kill()
             raise GoneError("failed", f"the worker of {self.arm.name} did not start: {answer['reason']}")

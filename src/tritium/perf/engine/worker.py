@@ -184,6 +184,17 @@ class Worker:
             )
         return {"counters": answer}
 
+    def do_marked(self, request: Request) -> Answer:
+        """Call between two markers, before which callgrind writes what it counted."""
+        import ctypes
+
+        marker = ctypes.CDLL(None).srand48
+        case = self.made[request["case"]]
+        marker(0)
+        batch(case.call, case.wait, request["calls"])
+        marker(0)
+        return {}
+
     def do_energy(self, request: Request) -> Answer:
         """Joules a call over a window long enough for the counters."""
         from tritium.perf.meters.meter import EnergyMeter

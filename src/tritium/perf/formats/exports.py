@@ -1,4 +1,4 @@
-"""Results in the formats of other tools: pytest-benchmark, github-action-benchmark, Bencher, Otava, CSV, Prometheus, Markdown.
+"""Results in the formats of other tools: pytest-benchmark, github-action-benchmark, Bencher, Otava, CSV, telemetry, Markdown.
 
 Knows nothing of measuring or of where the text goes. Nothing is rounded, what was not measured is left out or marked, and
 names are escaped. CSV and pytest-benchmark files are read back by `imports`.
@@ -11,16 +11,18 @@ import io
 import json
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from tritium import escape
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
 from tritium.perf.amounts import bytes_text, seconds_text
+from tritium.perf.formats import telemetry
+from tritium.perf.formats.telemetry import BASE_UNITS, Family, Sample
 from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.json_io import plain
@@ -234,47 +236,35 @@ def _epoch(created: str) -> int:
         return 0
 
 
-# ---- Prometheus
+# ---- Prometheus, OpenMetrics, OpenTelemetry
 
-BASE_UNITS = {"s": "seconds", "B": "bytes", "J": "joules", "°C": "celsius", "W": "watts"}
 QUANTILES = {"0.05": "p5", "0.25": "q1", "0.5": "median", "0.75": "q3", "0.95": "p95", "0.99": "p99"}
 
 
-class Sample(NamedTuple):
-    """One value of a metric."""
-
-    value: float
-    labels: Mapping[str, str] = {}
-    suffix: str = ""  # "_sum" and "_count" of a summary
-
-
-class Family(NamedTuple):
-    """A metric of Prometheus: its help text and its values."""
-
-    name: str
-    says: str
-    samples: Sequence[Sample]
-    kind: str = "gauge"
-
-
-def exposition(families: Iterable[Family]) -> str:
-    """Return Prometheus text; a family without a value is left out."""
-    out: list[str] = []
-    for f in families:
-        if f.samples:
-            help_text = escape.visible(f.says).replace("\\", "\\\\")
-            out += [f"# HELP {f.name} {help_text}", f"# TYPE {f.name} {f.kind}"]
-            out += [f"{f.name}{s.suffix}{_labels(s.labels)} {float(s.value)!r}" for s in f.samples]
-    return "".join(f"{line}\n" for line in out)
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    inside = ",".join(f'{k}="{escape.prometheus(v)}"' for k, v in labels.items())
-    return f"{{{inside}}}" if inside else ""
-
-
 def prometheus(results: Results) -> str:
-    """Return Prometheus text: a summary of each metric, the context as `_info`, and metrics without values, with the reason."""
+    """Return Prometheus text."""
+    return telemetry.exposition(families(results))
+
+
+def openmetrics(results: Results) -> str:
+    """Return OpenMetrics text."""
+    return telemetry.openmetrics(families(results))
+
+
+def opentelemetry(results: Results) -> str:
+    """Return a metrics request of OTLP in JSON, as an OpenTelemetry collector takes it."""
+    e = results.environment
+    attributes = {
+        "service.name": "tritium",
+        "service.version": e.tritium,
+        "host.arch": e.hard.architecture,
+        "os.type": e.hard.system,
+    }
+    return _json(telemetry.otlp(families(results), attributes, 10**9 * _epoch(results.created), e.tritium))
+
+
+def families(results: Results) -> list[Family]:
+    """Return a summary of each metric, the context as `_info`, and metrics without values, with the reason."""
     e, runs = results.environment, [(run, {"case": run.case, "arm": run.arm}) for run in results]
     build = {"version": e.tritium, "commit": e.commit, "python": e.python, "cpu": e.hard.cpu, "system": e.hard.system,
              "machine": e.hard.key, "suite": results.suite}  # fmt: skip
@@ -287,10 +277,10 @@ def prometheus(results: Results) -> str:
         for s in run.series
         if not s.flat
     ]
-    families = [
-        Family("tritium_build_info", "Version and machine of the measurement.", [Sample(1, build)]),
+    out = [
+        Family("tritium_build_info", "Version and machine of the measurement.", [Sample(1, build)], "info"),
         Family("tritium_created_timestamp_seconds", "Start of the run.", [began]),
-        Family("tritium_case_info", "Context of each case.", contexts),
+        Family("tritium_case_info", "Context of each case.", contexts, "info"),
         Family("tritium_run_ok", "1: measured, 0: not.", ended),
         Family("tritium_not_measured", "Metrics without values.", absent),
     ]
@@ -299,7 +289,7 @@ def prometheus(results: Results) -> str:
         for series in (s for s in run.series if s.flat):
             help_text = f"{series.metric} of one call, over the batches"
             summaries.setdefault(_prometheus_name(series), (help_text, []))[1].extend(_summary(series, labels))
-    return exposition([*families, *(Family(name, *summary, "summary") for name, summary in summaries.items())])
+    return [*out, *(Family(name, *summary, "summary") for name, summary in summaries.items())]
 
 
 def _summary(series: Series, labels: dict[str, str]) -> Iterator[Sample]:
@@ -453,4 +443,6 @@ FORMATS = {
     "bencher": ExportFormat(".json", "Bencher Metric Format", bencher),
     "otava": ExportFormat(".json", "one point in time for Apache Otava", otava),
     "prometheus": ExportFormat(".prom", "Prometheus text", prometheus),
+    "openmetrics": ExportFormat(".txt", "OpenMetrics text", openmetrics),
+    "opentelemetry": ExportFormat(".json", "OTLP metrics in JSON, for an OpenTelemetry collector", opentelemetry),
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, nearest
-from tritium.perf.gate import drift
+from tritium.perf.gate import drift, one_process
 from tritium.perf.gate.judge import Estimate, Judged, decide, estimate, judge
 from tritium.perf.gate.page import markdown, page
 from tritium.perf.gate.verdict import (
@@ -34,7 +34,7 @@ from tritium.perf.gate.verdict import (
     suite_of,
 )
 from tritium.perf.records.environment import differences
-from tritium.perf.records.run import Results, Run, Series
+from tritium.perf.records.run import IMPORTED, Results, Run, Series
 from tritium.perf.stats import estimates as stats
 from tritium.perf.work.canary import is_canary
 
@@ -107,6 +107,13 @@ def _pairs(old: Run, new: Run, rules: Rules) -> Iterator[Pair | Verdict]:
                 reason=f"measured before, not now: {absence}", passes=False,
             )  # fmt: skip
             continue
+        if before.exact and before.source != after.source:
+            reason = f"counted by {before.source} before, by {after.source} now"
+            yield Verdict(
+                old.case, metric, old.arm, new.arm, "INCONCLUSIVE", margin=rules.margin(metric), unit=before.unit,
+                reason=reason, passes=False,
+            )  # fmt: skip
+            continue
         yield Pair(old, new, before, after)
 
 
@@ -138,14 +145,9 @@ def _matched(
     return pairs, verdicts
 
 
-def _samples(series: Series) -> int:
-    """Return the number of rounds with values, over all processes."""
-    return sum(1 for process in series.values for batches in process if batches)
-
-
 def _weak(pair: Pair, rules: Rules) -> tuple[str, int | None]:
     """Return why the samples cannot decide, or "", and how many more processes would let them."""
-    samples = min(_samples(pair.before), _samples(pair.after))
+    samples = min(one_process.samples(pair.before), one_process.samples(pair.after))
     if samples < rules.minimum_samples:
         generations = max(len(pair.after.values), 1)
         missing = math.ceil((rules.minimum_samples - samples) * generations / max(samples, 1))
@@ -258,7 +260,7 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
     return suite_of(
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
         head=arm, paired=True, new_cases=tuple(new_cases), command=results.command, created=results.created,
-        notes=(*_notes(results), *_nothing(verdicts, f"no case was measured on {base_arm}")),
+        notes=(*_notes(results), *disagreements(verdicts), *_nothing(verdicts, f"no case was measured on {base_arm}")),
         noise=str(disturbance(results, margin=rules.margin("wall"))),
     )  # fmt: skip
 
@@ -302,6 +304,34 @@ def _nothing(verdicts: Sequence[Verdict], reason: str) -> tuple[str, ...]:
     return () if verdicts else (f"nothing was judged: {reason}",)
 
 
+DIRECTIONS = {"SLOWER": 1, "FASTER": -1, "EQUIVALENT": 0, "CHANGED-SMALL": 0}  # of a verdict that is decided
+MEANINGS = {
+    (1, 0): "not more work, but slower work: memory, caches, the clock or where code lies",
+    (-1, 0): "not less work, but faster work: memory, caches, the clock or where code lies",
+    (0, 1): "more work that does not take longer here",
+    (0, -1): "less work that does not take less time here",
+    (1, -1): "less work takes longer: other instructions, memory or caches",
+    (-1, 1): "more work takes less time: other instructions, memory or caches",
+}  # by the direction of time and of instructions
+
+
+def disagreements(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return a note for every case whose time and instructions went different ways, and what that means."""
+    by_metric = {(v.case, v.arm, v.metric): v for v in verdicts}
+    out = []
+    for v in verdicts:
+        count = by_metric.get((v.case, v.arm, "instructions"))
+        if v.metric != "wall" or count is None or v.ratio is None or count.ratio is None:
+            continue
+        meaning = MEANINGS.get((DIRECTIONS.get(v.outcome, 2), DIRECTIONS.get(count.outcome, 2)))
+        if meaning is not None:
+            out.append(
+                f"{v.case}: time and instructions disagree ({100 * (v.ratio - 1):+.1f} % and "
+                f"{100 * (count.ratio - 1):+.1f} %): {meaning}"
+            )
+    return tuple(out)
+
+
 # ---- a stored run
 
 
@@ -311,10 +341,13 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
     hard, soft = differences(baseline.environment, current.environment)
     drifts = {metric: drift.drift(baseline, current, metric) for metric in rules.metrics}
     wall = drifts.get("wall", drift.Drift(None, None))
+    imported = IMPORTED in (baseline.plan.name, current.plan.name)
     before = [r for r in baseline if r.status == "ok" and not is_canary(r.case) and r.arm not in drift.OTHERS]
     pairs, verdicts = _matched([(r, current.of(*r.key)) for r in before], "", current.complete, rules)
 
     def measured(pair: Pair) -> tuple[Estimate, dict[str, Any]] | None:
+        if imported and one_process.has_one_process(pair.before, pair.after):
+            return one_process.estimate(pair.before, pair.after, rules)
         raw = drift.shift(pair.before, pair.after)
         if raw is None:
             return None
@@ -323,18 +356,22 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
         return corrected, {"raw_ratio": math.exp(raw.log), "old": pair.before.median, "new": pair.after.median}
 
     judged, walls = _verdicts(pairs, measured, rules)
-    verdicts += judged
+    verdicts += [replace(v, more_generations=None) for v in judged] if imported else judged
     if reason := _unlike_machines(hard, wall):
         verdicts = [
             replace(v, outcome="NOT COMPARABLE", reason=reason, passes=False, level="", more_generations=None)
             for v in verdicts
         ]
     mean = drift.geomean(walls)
+    reason = "no case of the baseline has a metric that is judged"
     return suite_of(
         verdicts, gates=baseline.plan.gates and current.plan.gates, geomean=mean and mean[0],
         geomean_interval=mean and mean[1], base=baseline.name, paired=False, new_cases=_new_cases(baseline, current),
         hard=hard, soft=soft, drift=wall.worst if wall.known else None,
-        notes=(*_notes(baseline, current), *_drift_notes(wall), *_nothing(verdicts, "the baseline holds no case of Tritium")),
+        notes=(
+            *_notes(baseline, current), *(_imported_notes(pairs) if imported else _drift_notes(wall)), *disagreements(verdicts),
+            *_nothing(verdicts, reason),
+        ),
         command=current.command, created=current.created,
         noise=str(disturbance(*map(_compared, (baseline, current)), margin=rules.margin("wall"))),
     )  # fmt: skip
@@ -362,6 +399,11 @@ def _drift_notes(wall: drift.Drift) -> tuple[str, ...]:
         f"{kind} {100 * math.expm1(s.log):+.1f} %" for kind, s in (("compute", wall.compute), ("memory", wall.memory))
     ]
     return (f"drift of the machine, subtracted: {', '.join(drifts)} time",)
+
+
+def _imported_notes(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Return a note on what is assumed of results of other tools."""
+    return (one_process.ASSUMED,) if any(one_process.has_one_process(p.before, p.after) for p in pairs) else ()
 
 
 def _new_cases(baseline: Results, current: Results) -> tuple[str, ...]:

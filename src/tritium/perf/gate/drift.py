@@ -31,6 +31,7 @@ from tritium.perf.work.canary import COMPUTE, MEMORY, is_canary
 OTHERS = ("numpy", "torch", "torch.compile", "jax", "mlx", "reference")  # contenders whose speed is not Tritium's
 FASTER = 5  # the fastest process of every so many counts
 RESAMPLES = 2000
+MOST_DRAWN = 20_000_000  # values in all resamples: a file of another tool may hold very many processes
 QUICKEST = 0.002  # quantile of all clock probes: the undisturbed CPU
 CLOCK_SD = 0.002  # of that quantile, between runs that both had the CPU undisturbed
 # The share of a call's time that copying its bytes takes: up to the first it follows compute, from the second on memory.
@@ -90,7 +91,7 @@ def _sd(values: Floats) -> float:
     """Return the bootstrap standard deviation of the pace over processes."""
     if len(values) < 2:
         return UNKNOWN
-    picked = values[draws(bits(seed_of(values)), RESAMPLES, len(values))]
+    picked = values[draws(bits(seed_of(values)), max(min(RESAMPLES, MOST_DRAWN // len(values)), 100), len(values))]
     return float(pace(picked).std())
 
 

@@ -19,16 +19,28 @@ STATUS_TEXT: dict[Status, str] = {
     "AllPass": "no regression", "HasRegressions": "regression", "HasCriticalRegressions": "critical regression",
     "NoBaseline": "no baseline", "Inconclusive": "inconclusive", "NotComparable": "not comparable",
 }  # fmt: skip
-METRIC_NAMES = {"wall": "time", "cpu": "CPU time", "peak_bytes": "memory", "energy": "energy"}
+METRIC_NAMES = {
+    "wall": "time",
+    "cpu": "CPU time",
+    "peak_bytes": "memory",
+    "energy": "energy",
+    "instructions": "instructions",
+}
 LISTED = ("SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER")
 UNITS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
+    "1": ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")),
 }
 
 
 def page(suite: Suite) -> str:
     """Return the page for a terminal: the counts, then only what matters, then what it means for the gate."""
+    return f"{differences(suite)}\n{ending(suite)}"
+
+
+def differences(suite: Suite) -> str:
+    """Return the page without its meaning for a gate."""
     lines = [headline(suite)]
     if suite.noise:
         lines.append(f"  {REMEDY}.")
@@ -53,7 +65,7 @@ def page(suite: Suite) -> str:
             for k, (a, b) in fields.items()
         ]
     lines += [f"note: {escape.terminal(note)}" for note in suite.notes]
-    return "\n".join([*lines, ending(suite)])
+    return "\n".join(lines)
 
 
 def headline(suite: Suite) -> str:
@@ -158,7 +170,7 @@ def amount(value: float, unit: str) -> str:
     """Return a value in the unit that fits its size."""
     for size, name in UNITS.get(unit, ()):
         if abs(value) >= size:
-            return f"{_digits(value / size)} {name}"
+            return f"{_digits(value / size)} {name}".strip()
     return f"{_digits(value)} {unit}".strip()
 
 

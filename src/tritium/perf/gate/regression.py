@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tritium
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, BaselineError
 from tritium.perf.gate import noise
 from tritium.perf.gate.compare import compare_paired, compare_stored, no_baseline
 from tritium.perf.gate.page import STATUS_TEXT
-from tritium.perf.gate.verdict import Rules, Status, Suite, Verdict, suite_of
+from tritium.perf.gate.verdict import Rules, Status, Suite, Verdict, is_counted, suite_of
 from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.environment import this_environment
 from tritium.perf.records.run import PLANS, Plan, Results, Run
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 STORED_MARGIN = 0.10  # of separate runs; pairs are judged by the margins of Rules
 EXTRA_LOOKS = 2
+COUNTED = "instructions"  # counted now where the baseline has them
 Source = Results | str | os.PathLike[str]
 Judge = Callable[[Results, Sequence[Case]], Suite]
 Measure = Callable[[Sequence[Case], int], Results]
@@ -46,7 +48,7 @@ def rules_of(
     margin = fraction(limit) if limit is not None else None if paired else STORED_MARGIN
     rules = Rules(paired=paired, looks=looks, noise_floor=noise_floor)
     if margin is not None:
-        rules = replace(rules, margins={m: margin if m != "peak_bytes" else v for m, v in rules.margins.items()})
+        rules = replace(rules, margins={m: v if is_counted(m) else margin for m, v in rules.margins.items()})
     if config is not None:
         rules = replace(
             rules, minimum_samples=config.minimum_samples, confidence=config.confidence_level,
@@ -56,10 +58,12 @@ def rules_of(
 
 
 def loaded(source: Source) -> Results:
-    """Return results, read from a file or a named baseline where needed."""
+    """Return results, read where needed: from a file of any format that `tt.perf.load` knows, or from a named baseline."""
     if isinstance(source, Results):
         return source
-    return store.load(source) if Path(source).is_file() else baselines.load(source)
+    path = Path(source)
+    folder = path.is_dir() and os.sep in os.fspath(source)  # as criterion writes; a name alone is a baseline's
+    return tritium.perf.load(source) if path.is_file() or folder else baselines.load(source)
 
 
 @checked
@@ -291,10 +295,12 @@ def as_before(before: Results, options: Options, suite: str | None = None) -> tu
 
     if options.plan.threads is None:
         options = options.changed(threads=before.environment.hard.threads)
+    if any((series := run.of(COUNTED)) is not None and series.flat for run in before):
+        options = options.changed(metrics=tuple(dict.fromkeys((*options.plan.metrics, COUNTED))))
     if suite is not None:
         return options, suites.grid(options)
     name = before.suite if before.suite in (*suites.SUITES, suites.COMPARE.name, suites.PROJECT.name) else "regression"
-    options = suites.options_of(name, plan=options.plan)
+    options = suites.options_of(name, plan=options.plan).changed(metrics=options.plan.metrics)
     grid = suites.like(before, options)
     if not grid.cases:
         raise ArgumentError(f"no case of the baseline can be measured here. {' '.join(grid.notes)}")

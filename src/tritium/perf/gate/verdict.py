@@ -43,13 +43,18 @@ ALLOWED: dict[str, Status] = {
 }  # fmt: skip
 
 
+def is_counted(metric: str) -> bool:
+    """Return True for metrics that are counted, not timed: their margins do not follow the threshold of time."""
+    return metric.endswith("_bytes") or metric == "instructions"
+
+
 @checked_class
 @dataclass(frozen=True)
 class Rules:
     """Rules by which a difference is judged. Margins are shares: 0.03 is 3 %."""
 
     margins: dict[str, float] = field(
-        default_factory=lambda: {"wall": 0.03, "cpu": 0.03, "energy": 0.05, "peak_bytes": 0.02}
+        default_factory=lambda: {"wall": 0.03, "cpu": 0.03, "energy": 0.05, "peak_bytes": 0.02, "instructions": 0.01}
     )
     noise_floor: float = 0.0  # of this machine, from A/A runs; no margin is below twice it
     alpha: float = 0.01  # false-alarm rate of a whole suite
@@ -59,12 +64,14 @@ class Rules:
     critical: float = 0.15
     looks: int = 1  # planned tests; 3: each has 0.44 of alpha (Pocock)
     paired: bool = True
-    metrics: tuple[str, ...] = ("wall", "peak_bytes", "energy")  # CPU time is left out: spinning threads distort it
+    metrics: tuple[str, ...] = (  # CPU time is left out: spinning threads distort it
+        "wall", "peak_bytes", "energy", "instructions",
+    )  # fmt: skip
 
     def margin(self, metric: str) -> float:
-        """Return the margin of a metric, at least twice the noise floor for what is timed; bytes are counted, without noise."""
+        """Return the margin of a metric, at least twice the noise floor for what is timed; what is counted has no noise."""
         requested = self.margins.get(metric, self.margins["wall"])
-        return requested if metric.endswith("_bytes") else max(requested, 2 * self.noise_floor)
+        return requested if is_counted(metric) else max(requested, 2 * self.noise_floor)
 
     @property
     def look_alpha(self) -> float:

@@ -128,6 +128,7 @@ class Plan:
 
 
 GATING = 14  # fewer processes than this reach no p that a suite needs
+IMPORTED = "imported"  # the plan of results that another tool measured
 PLANS = {
     "quick": Plan("quick", generations=8, rounds=3, gates=False),
     "default": Plan(),

@@ -1,6 +1,6 @@
-"""A scrape endpoint for Prometheus: the text of a function over HTTP.
+"""A scrape endpoint for Prometheus, or a page for a browser: texts of functions over HTTP.
 
-Knows nothing of the text. Serves `GET /metrics` and `GET /health` only, few requests at a time, each within seconds.
+Knows nothing of the texts. Serves `GET` of a few paths only, few requests at a time, each within seconds.
 Listens on the loopback address unless remote access is allowed.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 from tritium import escape
 from tritium.arguments import checked_class
@@ -25,6 +25,14 @@ READ_S = 5.0  # for the next byte of a request
 WHOLE_S = 15.0  # for a request and its response
 MOST_BYTES = 16 << 20  # of a page
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Served(NamedTuple):
+    """A text at a path: the function that returns it, its type, and further headers."""
+
+    text: Callable[[], str]
+    type: str = TYPE
+    headers: Mapping[str, str] = {}
 
 
 def is_loopback(host: str) -> bool:
@@ -55,12 +63,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._respond(HTTPStatus.NOT_FOUND, f"there are {' and '.join(self.server.pages)}.\n")
             return
         try:
-            text = page()
+            text = page.text()
         except Exception as error:  # the next request may succeed
             log.warning("endpoint: the page failed: %s", escape.terminal(f"{type(error).__name__}: {error}"))
             self._respond(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; see the log.\n")
             return
-        self._respond(HTTPStatus.OK, text)
+        self._respond(HTTPStatus.OK, text, page)
 
     def _is_local(self) -> bool:
         """Return True if the Host header is a loopback name; a web page's own name may resolve to this address."""
@@ -68,13 +76,15 @@ class _Handler(BaseHTTPRequestHandler):
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return is_loopback(name)
 
-    def _respond(self, status: HTTPStatus, text: str) -> None:
+    def _respond(self, status: HTTPStatus, text: str, page: Served | None = None) -> None:
         body = text.encode("utf-8", "backslashreplace")
         if len(body) > MOST_BYTES:
-            status, body = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page is too large.\n"
+            status, body, page = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page is too large.\n", None
         self.send_response(status)
-        headers = {"Content-Type": TYPE, "Content-Length": str(len(body)), "X-Content-Type-Options": "nosniff",
-                 "Cache-Control": "no-store", "Connection": "close"}  # fmt: skip
+        headers = {
+            **(page.headers if page else {}), "Content-Type": page.type if page else TYPE, "Content-Length": str(len(body)),
+            "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Connection": "close",
+        }  # fmt: skip
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
@@ -92,7 +102,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads, block_on_close = True, False
     request_queue_size = CONNECTIONS
 
-    def __init__(self, address: tuple[str, int], pages: dict[str, Callable[[], str]], private: bool) -> None:
+    def __init__(self, address: tuple[str, int], pages: Mapping[str, Served], private: bool) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.pages, self.private = pages, private
         self._room = threading.BoundedSemaphore(CONNECTIONS)
@@ -142,11 +152,15 @@ def _disconnect(request: socket.socket) -> None:
 
 @checked_class
 class Endpoint:
-    """A server of `text()` at /metrics, from `start` to `stop` or in a `with`. Port 0: a free one, see `port` and `url`."""
+    """A server of `text()` at /metrics, from `start` to `stop` or in a `with`. Port 0: a free one, see `port` and `url`.
+
+    `pages` are further texts by their paths.
+    """
 
     def __init__(
-        self, text: Callable[[], str], port: int = 0, host: str = "127.0.0.1", *, allow_remote: bool = False
-    ) -> None:
+        self, text: Callable[[], str], port: int = 0, host: str = "127.0.0.1", *, allow_remote: bool = False,
+        pages: Mapping[str, Served] | None = None,
+    ) -> None:  # fmt: skip
         if not isinstance(port, int) or not 0 <= port <= 65535:
             raise ArgumentError(f"port: a number from 0 (a free one) to 65535 is needed, given {port!r}.")
         self.private = is_loopback(host)
@@ -156,7 +170,7 @@ class Endpoint:
                 "pass allow_remote=True."
             )
         self.host, self.port = "127.0.0.1" if host == "localhost" else host, port
-        self._pages = {"/metrics": text, "/health": lambda: "ok\n"}
+        self._pages = {"/metrics": Served(text), "/health": Served(lambda: "ok\n"), **(pages or {})}
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 

@@ -22,7 +22,7 @@ from tritium import escape
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.machine import files
-from tritium.perf.formats.exports import BASE_UNITS, Family, Sample, exposition
+from tritium.perf.formats.telemetry import BASE_UNITS, Family, Sample, exposition
 from tritium.perf.meters.absent import Absent
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Context

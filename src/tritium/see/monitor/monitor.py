@@ -18,7 +18,8 @@ from tritium import escape
 from tritium.arguments import checked_class
 from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.perf.amounts import seconds_text
-from tritium.perf.formats.exports import Family, Sample, exposition, prometheus
+from tritium.perf.formats.exports import prometheus
+from tritium.perf.formats.telemetry import Family, Sample, exposition
 from tritium.perf.gate import noise, regression
 from tritium.perf.gate.compare import compare_stored
 from tritium.perf.gate.drift import OTHERS

@@ -1,0 +1,1 @@
+"""The commands that show what runs on this machine, as it runs."""
