@@ -46,6 +46,17 @@ struct GroupRun {
   float* to;                   // [token][rows of a strip]
 
   std::int64_t lines_of(std::int64_t j) const { return j + 1 == count ? last_lines : lines; }
+
+  // The same from token t on; rows: of a strip.
+  GroupRun from(int t, std::int64_t rows) const {
+    GroupRun r = *this;
+    r.q += t * panel_bytes;
+    r.sums += t * stride;
+    if (by) r.by += t * stride;
+    if (starts) r.starts += t * stride;
+    r.to += t * rows;
+    return r;
+  }
 };
 
 // What all rows of one token and group share.

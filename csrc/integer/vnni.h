@@ -107,19 +107,6 @@ constexpr int sets(int sums) {
   return sums <= L::kSums / 4 ? 4 : sums <= L::kSums / 2 ? 2 : 1;
 }
 
-// f.operator()<n>() for 1 <= n <= Most.
-template <int Most, class Fn>
-TRITIUM_INLINE void with_count(int n, const Fn& f) {
-  switch (n) {
-    case 1: return f.template operator()<1>();
-    case 2: if constexpr (Most >= 2) return f.template operator()<2>(); break;
-    case 3: if constexpr (Most >= 3) return f.template operator()<3>(); break;
-    case 4: if constexpr (Most >= 4) return f.template operator()<4>(); break;
-    case 5: if constexpr (Most >= 5) return f.template operator()<5>(); break;
-    default: if constexpr (Most >= 6) return f.template operator()<6>(); break;
-  }
-}
-
 // Blocks of at most 64 rows.
 template <class F>
 inline constexpr int kFewBlocks = 80 / F::coding.rows < 4 ? (80 / F::coding.rows) : 4;
@@ -305,23 +292,27 @@ struct Unpacked : Direct<Lanes, F> {
 
   template <int T>
   [[gnu::noinline]] static void run(const std::uint8_t* codes, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
-                  std::int32_t* to) {
+                  std::int32_t* to, bool add) {
+    using Sum = typename L::Sum;
     for (int half = 0; half < L::kHalves; ++half) {
-      typename L::Sum sum[T][vectors];
+      Sum sum[T][vectors];
       constexpr std::int32_t start[T] = {};
       code_sums<L, vectors, T>(codes + half * (kLine / L::kHalves), units * kLines, q, q_row, start, sum);
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) {
         TRITIUM_UNROLL
-        for (int i = 0; i < vectors; ++i) L::store(to + (t * vectors + i) * 16 + half * 8, sum[t][i]);
+        for (int i = 0; i < vectors; ++i) {
+          std::int32_t* const mine = to + (t * vectors + i) * 16 + half * 8;
+          L::store(mine, add ? sum[t][i] + *reinterpret_cast<const Sum*>(mine) : sum[t][i]);
+        }
       }
     }
   }
 
   // Blocks that are not there give sums that nobody reads.
   static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t units, const std::int8_t* q,
-                            std::int64_t q_row, int tokens_now, std::int32_t* to) {
-    with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, units, q, q_row, to); });
+                            std::int64_t q_row, int tokens_now, std::int32_t* to, bool add) {
+    with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, units, q, q_row, to, add); });
   }
 
   // |weight| is at most that of codes 0 … 2 * offset, |q| 128.
