@@ -4,7 +4,7 @@
 //   tern2_r64  packed: b & 3, b & 12, and both of b >> 4: c = 8, 16 lines; unpacked to codes: c = 2, 64 lines
 //   tern5_r80  codes: c = 2, 64 lines          i4_r32  codes: c = 15, 8 lines
 //   i8_r16     the two nibbles of w + 128, low + 16 high: c = 15, 8 lines
-// Knows nothing of threads; schedule.h says what a kernel has to offer. Groups must be multiples of 16 k.
+// Knows nothing of threads; schedule.h says what a kernel has to offer.
 #pragma once
 
 #include "grouped.h"
@@ -58,6 +58,8 @@ struct I8Nibbles : I8R16 {
 
 static_assert(Codes<Tern2R64, 2>::lines == 64 && Codes<I4R32, 15>::lines == 8);
 
+constexpr int kWideBlocks = 4;  // that are read side by side
+
 // The sums over the parts of packed lines: of T tokens, H vectors of a line, and S places with sums of their own.
 template <class L, class P, int T, int H, int S>
 struct PackedSums {
@@ -67,10 +69,10 @@ struct PackedSums {
   static constexpr int kWidth = static_cast<int>(kLine) / L::kHalves;
   Sum sum[S][T][N];
 
-  // Over some lines from each place on; places are `apart` lines from each other. Fetches what is `ahead` bytes behind a
-  // line, or `at_end` where fewer lines than that are left.
-  TRITIUM_INLINE PackedSums(const std::uint8_t* w, std::int64_t left, const std::int8_t* q, std::int64_t q_row,
-                            std::int64_t apart, std::int64_t ahead, std::int64_t at_end) {
+  // Over some lines from each place on; places are `w_step` bytes of weights and `q_step` activations from each other.
+  // Fetches what is `ahead` bytes behind a line, or `at_end` where fewer bytes than kAhead are left.
+  TRITIUM_INLINE PackedSums(const std::uint8_t* w, std::int64_t w_step, std::int64_t left, const std::int8_t* q,
+                            std::int64_t q_step, std::int64_t q_row, std::int64_t ahead, std::int64_t at_end) {
     each([&](int s, int t, int i) { sum[s][t][i] = Sum{}; });
     for (; left > 0; left -= P::lines) {
       const std::int64_t fetched = left * kLine > kAhead ? ahead : at_end;
@@ -80,14 +82,14 @@ struct PackedSums {
       for (std::int64_t line = left < P::lines ? left : P::lines; line > 0; --line, w += kLine, q += 4) {
         TRITIUM_UNROLL
         for (int s = 0; s < S; ++s) {
-          const std::uint8_t* const from = w + s * apart * kLine;
+          const std::uint8_t* const from = w + s * w_step;
           V part[N];
           _mm_prefetch(reinterpret_cast<const char*>(from + fetched), _MM_HINT_T1);
           TRITIUM_UNROLL
           for (int h = 0; h < H; ++h) P::template take<L>(L::load(from + kWidth * h), part + h * P::parts);
           TRITIUM_UNROLL
           for (int t = 0; t < T; ++t) {
-            const V y = L::same(q + s * apart * 4 + t * q_row);
+            const V y = L::same(q + s * q_step + t * q_row);
             TRITIUM_UNROLL
             for (int i = 0; i < N; ++i) pairs[s][t][i] += L::multiply(part[i], y);
           }
@@ -121,15 +123,15 @@ struct PackedSums {
   }
 };
 
-// Packed lines, for a few tokens.
-template <class Lanes, class P>
+// Packed lines, for a few tokens; of several blocks for one token, whose groups are read side by side.
+template <class Lanes, class P, int Blocks = 1>
 struct PackedPairs {
   using L = Lanes;
   using Sum = typename L::Sum;
   static constexpr Coding coding = P::coding;
   static constexpr Layout layout = {};
-  static constexpr int blocks = 1, tokens = P::parts < 4 || L::kHalves == 1 ? 4 : 2;
-  static constexpr std::int64_t kShortest = 0;
+  static constexpr int blocks = Blocks, tokens = Blocks > 1 ? 1 : P::parts < 4 || L::kHalves == 1 ? 4 : 2;
+  static constexpr std::int64_t kShortest = 0, stride = Blocks * P::coding.rows;
   static void enter(std::int64_t) {}
   static void leave() {}
 
@@ -137,7 +139,7 @@ struct PackedPairs {
   template <int T>
   static constexpr int kHalf = T == 1 && P::parts <= 4 ? L::kHalves : 1;
   // A single token is bound by memory: reading several places at once keeps more requests under way.
-  static constexpr int kPlaces = L::kHalves == 1 ? 2 : 1;
+  static constexpr int kPlaces = L::kHalves == 1 ? 2 : 1, kWidth = static_cast<int>(kLine) / L::kHalves;
 
   template <int T>
   [[gnu::noinline]] static void run(const std::uint8_t* w, std::int64_t w_row, std::int64_t units, const std::int8_t* q,
@@ -145,9 +147,9 @@ struct PackedPairs {
     constexpr int H = kHalf<T>, S = T == 1 ? kPlaces : 1;
     const std::int64_t lines = units * kLines / S;
     // What is fetched ahead of the end of a place belongs to the next block.
-    const std::int64_t at_end = S == 1 ? kAhead : kAhead - lines * kLine + w_row;
+    const std::int64_t w_step = lines * kLine, at_end = S == 1 ? kAhead : kAhead - w_step + w_row;
     for (int half = 0; half < L::kHalves; half += H) {
-      PackedSums<L, P, T, H, S> sums(w + half * (kLine / L::kHalves), lines, q, q_row, lines, kAhead, at_end);
+      PackedSums<L, P, T, H, S> sums(w + half * kWidth, w_step, lines, q, lines * 4, q_row, kAhead, at_end);
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) {
         TRITIUM_UNROLL
@@ -164,35 +166,38 @@ struct PackedPairs {
     });
   }
 
-  // Groups [j, j + S) at once.
+  // Group j of the S blocks from `block` on.
   template <int T, int S>
-  TRITIUM_INLINE static void some_groups(const GroupRun& r, std::int64_t j, int half) {
-    constexpr int H = kHalf<T>;
-    const std::uint8_t* const line = r.w + j * r.lines * kLine + half * (kLine / L::kHalves);
-    PackedSums<L, P, T, H, S> sums(line, r.lines_of(j), r.q + j * r.lines * 4, r.panel_bytes, r.lines, kAhead, kAhead);
+  TRITIUM_INLINE static void one_group(const GroupRun& r, int block, std::int64_t j, int half) {
+    const std::int64_t line = r.line(j), ahead = r.ends(j, kAhead / kLine) ? kAhead + (S - 1) * r.w_row : kAhead;
+    PackedSums<L, P, T, kHalf<T>, S> sums(r.w + block * r.w_row + line * kLine + half * kWidth, r.w_row, r.lines_of(j),
+                                          r.q + j * r.lines * 4, 0, r.panel_bytes, ahead, ahead);
     TRITIUM_UNROLL
-    for (int s = 0; s < S; ++s) {
+    for (int t = 0; t < T; ++t) {
+      const Term term = term_of(r, coding, t, j);
       TRITIUM_UNROLL
-      for (int t = 0; t < T; ++t) {
-        const Term term = term_of(r, coding, t, j + s);
-        sums.solve(s, t, half, [&](int row, Sum sum) { add_term<L, coding.rows>(r, term, t, j + s, row, sum); });
+      for (int s = 0; s < S; ++s) {
+        sums.solve(s, t, half, [&](int row, Sum sum) {
+          add_term<L, stride>(r, term, t, j, (block + s) * coding.rows + row, sum);
+        });
       }
     }
   }
 
-  template <int T>
-  [[gnu::noinline]] static void run_groups(const GroupRun& r) {
-    constexpr int S = T == 1 ? kPlaces : 1;
+  template <int T, int S>
+  [[gnu::noinline]] static void run_groups(const GroupRun& r, int block) {
     for (int half = 0; half < L::kHalves; half += kHalf<T>) {
-      const std::int64_t even = r.last_lines == r.lines ? r.count : r.count - 1;  // groups of the same length
-      std::int64_t j = 0;
-      for (; j + S <= even; j += S) some_groups<T, S>(r, j, half);
-      for (; j < r.count; ++j) some_groups<T, 1>(r, j, half);
+      for (std::int64_t j = 0; j < r.count; ++j) one_group<T, S>(r, block, j, half);
     }
   }
 
   static void groups(const GroupRun& r) {
-    in_counts<tokens>(r.tokens, [&]<int T>(int t) { run_groups<T>(r.from(t, coding.rows)); });
+    if constexpr (Blocks > 1) {
+      if (r.blocks == Blocks) return run_groups<1, Blocks>(r, 0);
+    }
+    for (int b = 0; b < r.blocks; ++b) {
+      in_counts<tokens>(r.tokens, [&]<int T>(int t) { run_groups<T, 1>(r.from(t, stride), b); });
+    }
   }
 };
 
@@ -318,10 +323,10 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
 
   template <int T>
   [[gnu::noinline]] static void run_groups(const GroupRun& r) {
-    const std::int64_t all = (r.count - 1) * r.lines + r.last_lines;
+    const std::int64_t all = r.all_lines();
     for (int half = 0; half < L::kHalves; ++half) {
       for (std::int64_t j = 0; j < r.count; ++j) {
-        const std::uint8_t* const codes = r.w + (half * all + j * r.lines) * kStep;
+        const std::uint8_t* const codes = r.w + (half * all + r.line(j)) * kStep;
         const std::int8_t* const q = r.q + j * r.lines * 4;
         const std::int64_t lines = r.lines_of(j);
         Sum before[T][fields];
@@ -355,10 +360,15 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
 
 template <class L, class Few, class Many>
 Plan pairs_plan(const Product& p, std::int64_t m) {
-  constexpr std::int64_t kMany = L::kHalves == 1 ? 8 : 12;  // tokens from which on unpacking pays
+  constexpr std::int64_t kMany = 12;  // tokens from which on unpacking pays
   if (!p.grouped) return {{}, m < kMany ? stream<PackedPairs<L, Few>> : blocked<UnpackedPairs<L, Many>>};
-  const bool unpacks = m >= kMany && p.group <= kLongestUnpacked;
-  return {{}, unpacks ? blocked_groups<UnpackedPairs<L, Many>> : stream_groups<PackedPairs<L, Few>>};
+  if (m >= kMany && p.group <= kLongestUnpacked) return {kInSlots, blocked_groups<UnpackedPairs<L, Many>>};
+  if constexpr (L::kHalves == 1 && Few::coding.rows <= 64) {
+    // One token is bound by memory, which likes several streams; but every thread should have some of them.
+    const std::int64_t wide = p.n / (kWideBlocks * Few::coding.rows);
+    if (m == 1 && wide * p.blocks() >= 4 * num_threads()) return {kInSlots, stream_groups<PackedPairs<L, Few, kWideBlocks>>};
+  }
+  return {kInSlots, stream_groups<PackedPairs<L, Few>>};
 }
 
 template <class L>
