@@ -5,6 +5,8 @@ Knows nothing of the inside of any library: each is called as its users call it,
     python bench/ternary.py                              five batches, five shapes, 1 and 2 threads
     python bench/ternary.py --quick --batches 1,16       a short look
     python bench/ternary.py --kernels                    tritium's own kernels side by side, one for each instruction set
+    python bench/ternary.py --groups 128,64 --libs tritium    a scale for each group of columns beside one for all; and for each
+                                                         group of activations too ("both")
     python bench/ternary.py --peer peer.py               one more library, see below
     python bench/ternary.py --json ternary.json          every raw value too
 
@@ -42,6 +44,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -58,6 +61,7 @@ from ternary_products import (
     Product,
     head_products,
     peer_products,
+    use_groups,
     use_kernels,
 )
 from ternary_report import report
@@ -262,6 +266,9 @@ def child(args: argparse.Namespace, threads: int) -> dict[str, Any]:
     """All cells at one thread count; the process has been confined to as many CPUs."""
     gc.disable()
     makers = {BASE: use_kernels} if args.kernels else {name: LIBRARIES[name] for name in args.libs}
+    for group in args.groups:
+        makers[f"g{group}"] = partial(use_groups, group=group)
+        makers[f"g{group} both"] = partial(use_groups, group=group, activations="group")
     run = Run(threads, args.quick, makers, args.peer, args.cold)
     for n, k in args.shapes:
         run.shape(n, k, args.batches)
@@ -359,6 +366,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", type=sizes, default=list(SHAPES), help="out x in: 2560x2560,6912x2560,…")
     parser.add_argument("--libs", type=libraries, default=list(LIBRARIES), help=",".join(LIBRARIES))
     parser.add_argument("--kernels", action="store_true", help="tritium's own kernels instead of other libraries")
+    parser.add_argument("--groups", type=numbers, default=[], help="tritium with groups of so many columns too: 128,64")
     parser.add_argument(
         "--peer", action="append", default=[], metavar="FILE", help="one more library, given by its module"
     )

@@ -70,7 +70,8 @@ def twin(layer: Any) -> Any:
     """The same layer on other memory."""
     import tritium as tt
 
-    return type(layer)(replace(layer.weight, data=tt.copy(layer.weight.data)))
+    weight = replace(layer.weight, data=tt.copy(layer.weight.data), scale=tt.copy(layer.weight.scale))
+    return type(layer)(weight, activations=layer.activations)
 
 
 def use_tritium(m: Matrix, threads: int, storage: str = "tern2") -> dict[str, Product]:
@@ -81,6 +82,23 @@ def use_tritium(m: Matrix, threads: int, storage: str = "tern2") -> dict[str, Pr
     layers = [layer, *(twin(layer) for _ in range(m.copies(layer.nbytes) - 1))]
     name = BASE if storage == "tern2" else f"{BASE} {storage}"
     return {name: Product(layers, layer.nbytes, INT8, tt.asarray, kernel=layer.kernel, exact=True)}
+
+
+def use_groups(m: Matrix, threads: int, group: int, activations: str = "token") -> dict[str, Product]:
+    """The same weights with an f16 scale for each group of columns, all of them SCALE: a power of two, so that results have
+    the bits of one scale for all; not with a scale for each group of activations too.
+    """
+    import numpy as np
+
+    import tritium as tt
+
+    tt.set_num_threads(threads)
+    scale = np.full((m.n, -(-m.k // group)), SCALE, np.float16)
+    layer = tt.nn.BitLinear.from_ternary(m.t, scale=scale, group=group, activations=activations)
+    layers = [layer, *(twin(layer) for _ in range(m.copies(layer.nbytes) - 1))]
+    name = f"{BASE} g{group}" if activations == "token" else f"{BASE} g{group} both"
+    exact = activations == "token"
+    return {name: Product(layers, layer.nbytes, INT8, tt.asarray, kernel=layer.kernel, exact=exact)}
 
 
 def use_kernels(m: Matrix, threads: int) -> dict[str, Product]:

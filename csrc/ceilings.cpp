@@ -61,12 +61,15 @@ void sse2_f32(int64_t n) {
 
 #define FMA_YMM(d) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" d "\n\t"
 #define FMA_ZMM(d) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" d "\n\t"
-#define MADD_YMM(d) "vpmaddubsw %%ymm14, %%ymm15, %%ymm" d "\n\t"
+// Products of bytes are of use once they are added to a sum: vpmaddubsw alone adds only pairs.
+#define MADD_YMM(d) "vpmaddubsw %%ymm14, %%ymm15, %%ymm12\n\tvpaddw %%ymm12, %%ymm" d ", %%ymm" d "\n\t"
+#define MADD_ZMM(d) "vpmaddubsw %%zmm14, %%zmm15, %%zmm12\n\tvpaddw %%zmm12, %%zmm" d ", %%zmm" d "\n\t"
 #define DOT_YMM(d) "%{vex%} vpdpbusd %%ymm14, %%ymm15, %%ymm" d "\n\t"
 #define DOT_ZMM(d) "vpdpbusd %%zmm14, %%zmm15, %%zmm" d "\n\t"
 [[gnu::target("avx2,fma")]] void avx2_f32(int64_t n) { VECTOR_LOOP(FMA_YMM); }
 [[gnu::target("avx512f")]] void avx512_f32(int64_t n) { VECTOR_LOOP(FMA_ZMM); }
 [[gnu::target("avx2")]] void avx2_int8(int64_t n) { VECTOR_LOOP(MADD_YMM); }
+[[gnu::target("avx512f,avx512bw")]] void avx512_int8(int64_t n) { VECTOR_LOOP(MADD_ZMM); }
 [[gnu::target("avx2,avxvnni")]] void avx_vnni(int64_t n) { VECTOR_LOOP(DOT_YMM); }
 [[gnu::target("avx512f,avx512vnni")]] void avx512_vnni(int64_t n) { VECTOR_LOOP(DOT_ZMM); }
 
@@ -106,7 +109,8 @@ const std::vector<Peak> kPeaks = {
     {"sse2_f32", "f32", "mulps + addps xmm", 12 * 4, Isa::portable, "", sse2_f32},
     {"avx2_f32", "f32", "vfmadd231ps ymm", 12 * 16, Isa::avx2, "this CPU has no AVX2 and FMA", avx2_f32},
     {"avx512_f32", "f32", "vfmadd231ps zmm", 12 * 32, Isa::avx512, "this CPU has no AVX-512", avx512_f32},
-    {"avx2", "int8", "vpmaddubsw ymm", 12 * 64, Isa::avx2, "this CPU has no AVX2", avx2_int8},
+    {"avx2", "int8", "vpmaddubsw + vpaddw ymm", 12 * 64, Isa::avx2, "this CPU has no AVX2", avx2_int8},
+    {"avx512bw", "int8", "vpmaddubsw + vpaddw zmm", 12 * 128, Isa::avx512bw, "this CPU has no AVX-512", avx512_int8},
     {"avxvnni", "int8", "vpdpbusd ymm", 12 * 64, Isa::avxvnni, "this CPU has no AVX-VNNI", avx_vnni},
     {"avx512vnni", "int8", "vpdpbusd zmm", 12 * 128, Isa::avx512vnni, "this CPU has no AVX-512-VNNI", avx512_vnni},
     {"amx", "int8", "tdpbusd, from registers", 6 * 32768, Isa::amx, kNoAmx, amx_int8},

@@ -161,6 +161,7 @@ Kernel kernel_of(Isa isa) {
     case Isa::avx2: return run_experts<Isa::avx2, T>;
     case Isa::avxvnni: return run_experts<Isa::avxvnni, T>;
     case Isa::avx512: return run_experts<Isa::avx512, T>;
+    case Isa::avx512bw: return run_experts<Isa::avx512bw, T>;
     case Isa::avx512vnni: return run_experts<Isa::avx512vnni, T>;
     case Isa::amx: return run_experts<Isa::amx, T>;
     case Isa::neon: return run_experts<Isa::neon, T>;

@@ -84,6 +84,7 @@ TRITIUM_DECLARE_ISA(avx2)
 TRITIUM_DECLARE_ISA(avx512)
 TRITIUM_DECLARE_TILED(avx2)
 TRITIUM_DECLARE_TILED(avxvnni)
+TRITIUM_DECLARE_TILED(avx512bw)
 TRITIUM_DECLARE_TILED(avx512vnni)
 TRITIUM_DECLARE_TILED(amx)
 #elif defined(__aarch64__)
@@ -95,8 +96,8 @@ TRITIUM_DECLARE_TILED(i8mm)
 
 namespace {
 
-constexpr const char* kNames[kIsas] = {"portable", "avx2", "avxvnni", "avx512",  "avx512vnni",
-                                       "amx",      "neon", "dotprod", "i8mm"};
+constexpr const char* kNames[kIsas] = {"portable",   "avx2", "avxvnni", "avx512",  "avx512bw",
+                                       "avx512vnni", "amx",  "neon",    "dotprod", "i8mm"};
 
 struct Kernels {
   std::vector<Entry> entries;
@@ -140,7 +141,7 @@ std::vector<Entry> collect(Isa isa) {
 }
 
 // Whose kernels for tiled weights an instruction set uses.
-Isa tiled_base(Isa isa) { return isa == Isa::avx512 ? Isa::avx2 : isa; }
+Isa tiled_base(Isa isa) { return isa == Isa::avx512 ? Isa::avx512bw : isa; }
 
 std::vector<Entry> collect_tiled(Isa isa) {
   std::vector<Entry> entries;
@@ -148,6 +149,7 @@ std::vector<Entry> collect_tiled(Isa isa) {
 #if defined(__x86_64__)
     case Isa::avx2: append(entries, avx2::tiled_table()); break;
     case Isa::avxvnni: append(entries, avxvnni::tiled_table()); break;
+    case Isa::avx512bw: append(entries, avx512bw::tiled_table()); break;
     case Isa::avx512vnni: append(entries, avx512vnni::tiled_table()); break;
     case Isa::amx: append(entries, amx::tiled_table()); break;
 #elif defined(__aarch64__)
@@ -238,6 +240,7 @@ bool detect(Isa isa) {
              __builtin_cpu_supports("bmi2");
     case Isa::avxvnni: return detect(Isa::avx2) && leaf7(1, 0, 4);
     case Isa::avx512:
+    case Isa::avx512bw:
       return detect(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
@@ -293,6 +296,7 @@ bool isa_from_name(const char* name, Isa* isa) {
 Isa base(Isa isa) {
   switch (isa) {
     case Isa::avxvnni: return Isa::avx2;
+    case Isa::avx512bw:
     case Isa::avx512vnni:
     case Isa::amx: return Isa::avx512;
     case Isa::dotprod:

@@ -8,8 +8,8 @@ namespace tritium {
 
 // Every name is also the namespace its kernels live in; each is preferred to those before it. Some have kernels for
 // integer products only and use another one's for all the rest, their base.
-enum class Isa : std::uint8_t { portable, avx2, avxvnni, avx512, avx512vnni, amx, neon, dotprod, i8mm };
-constexpr int kIsas = 9;
+enum class Isa : std::uint8_t { portable, avx2, avxvnni, avx512, avx512bw, avx512vnni, amx, neon, dotprod, i8mm };
+constexpr int kIsas = 10;
 
 Isa base(Isa isa);  // itself if it has kernels for everything
 
@@ -25,7 +25,7 @@ Isa current_isa();
 const char* isa_rejected();
 
 // All kernels for everything of an available instruction set's base, and its kernels for products with tiled weights
-// (avx512 has those of avx2); names are unique in each.
+// (avx512 has those of avx512bw); names are unique in each.
 const Table& table(Isa isa);
 const Table& tiled_table(Isa isa);
 

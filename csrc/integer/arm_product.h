@@ -1,5 +1,5 @@
 // Runs a product on all threads: packs the activations into panels, then takes chunks of up to 64 rows of weights.
-// Knows nothing of formats or instructions. Groups may be any multiple of 16 k; other groups need the generic kernel.
+// Knows nothing of formats or instructions.
 // A format F says its kRows, kStrips and kLine (arm_formats.h). A unit U multiplies with one instruction set:
 //   static constexpr int kDepth;                               k that lie together in its panels: 4 or 8
 //   template <class F> static constexpr int64_t kStreamed;     most tokens for which weights are used as packed …
@@ -57,14 +57,20 @@ struct Chunk {
   }
 };
 
-// The k of a product: padded to whole tiles of the weights, and cut into groups.
+// The k of a product: those of the weights, padded to whole tiles, and those of the activations; cut into groups.
 struct Depth {
-  int64_t k, group, groups;
+  Slots slots;
+  int64_t weights, k, group, groups;  // group: k of the activations
 
   Depth(const Product& p)
-      : k(whole(p.k, tile(p.format).block)), group(p.grouped ? p.group : k), groups(p.groups) {}
-  int64_t begin(int64_t g) const { return g * group; }
-  int64_t length(int64_t g) const { return g + 1 == groups ? k - g * group : group; }
+      : slots(p.slots()),
+        weights(whole(p.k, tile(p.format).block)),
+        k(slots.apart ? slots.width() : weights),
+        group(p.grouped ? slots.columns : k),
+        groups(p.groups) {}
+  int64_t begin(int64_t g) const { return g * group; }  // in the activations
+  int64_t first(int64_t g) const { return slots.first(g); }  // in the weights
+  int64_t length(int64_t g) const { return slots.apart || g + 1 < groups ? group : k - g * group; }
 };
 
 inline void token_sums(const Product& p, const Panel& panel, int64_t g, int32_t* sums) {
@@ -123,7 +129,7 @@ void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk,
   for (int64_t g = 0; g < depth.groups; ++g) {
     const int64_t k0 = depth.begin(g);
     Blocks w = chunk.w;
-    w.data += k0 / 4 * F::kLine;
+    w.data += depth.first(g) / 4 * F::kLine;
     token_sums(p, panel, g, sums);
     U::template sums<F>(w, y + k0 * panel.width, panel.width, depth.length(g), sums, s);
     for (int c = 0; c < panel.count; ++c) {
@@ -158,7 +164,7 @@ template <class U, class F>
 void tiled_sums(const Product& p, const Depth& depth, const Chunk<F>& chunk, Tiles<F>& tiles, const Panel& panel,
                 const int8_t* y, int64_t k0, int64_t k1) {
   for (int t = 0; t < tiles.count; ++t) {
-    const int8_t* const tile = tiles.data + t * 8 * depth.k;
+    const int8_t* const tile = tiles.data + t * 8 * depth.weights;
     if (!p.grouped) {
       U::tile_sums(tile + k0 * 8, y + k0 * panel.width, panel.width, k1 - k0, tiles.sums[t]);
       continue;
@@ -167,7 +173,7 @@ void tiled_sums(const Product& p, const Depth& depth, const Chunk<F>& chunk, Til
       alignas(64) int32_t sums[kTileWidth * 8] = {};
       int32_t rows[8];
       const int64_t k = depth.begin(g);
-      U::tile_sums(tile + k * 8, y + k * panel.width, panel.width, depth.length(g), sums);
+      U::tile_sums(tile + depth.first(g) * 8, y + k * panel.width, panel.width, depth.length(g), sums);
       for (int c = 0; c < panel.count; ++c) {
         U::tile_rows(sums, c, rows);
         add_group(p, panel.first + c, g, rows, chunk.group_scales + g * kChunkRows + tiles.row(t), tiles.parts[t] + c * 8,
@@ -213,7 +219,7 @@ inline int tile_width(int left) { return left > 8 ? 12 : left > 4 ? 8 : 4; }
 template <class F>
 int chunk_blocks(const Product& p, const Depth& depth, bool tiled) {
   int64_t blocks = least(kChunkRows / F::kRows, ceil_div(p.n, F::kRows) / (num_threads() * 4));
-  if (tiled) blocks = least(blocks, kUnpackedBytes / (F::kRows * depth.k));
+  if (tiled) blocks = least(blocks, kUnpackedBytes / (F::kRows * depth.weights));
   return static_cast<int>(most(blocks, 1));
 }
 
@@ -227,7 +233,7 @@ void run_chunk(const Product& p, const Depth& depth, const Chunk<F>& chunk, cons
       tiles.data = unpacked;
       tiles.count = chunk.w.blocks * tiles.kPerBlock;
       for (int b = 0; b < chunk.w.blocks; ++b) {
-        U::template unpack<F>(chunk.w.data + b * chunk.w.stride, depth.k, unpacked + b * F::kRows * depth.k);
+        U::template unpack<F>(chunk.w.data + b * chunk.w.stride, depth.weights, unpacked + b * F::kRows * depth.weights);
       }
       for (int64_t i = 0; i < panels.count(); ++i) {
         tiled_panel<U, F>(p, depth, chunk, tiles, panels[i], y + panels[i].first * depth.k);
@@ -246,7 +252,7 @@ void run_chunks(const Product& p, const Depth& depth, const Panels& panels, cons
   const int64_t blocks = ceil_div(p.n, F::kRows), work = step * F::kRows * p.m * depth.k;
   parallel_for(ceil_div(blocks, step), kProductGrain / (work + 1) + 1, [&](int64_t begin, int64_t end) {
     const Workspace scales(p.grouped ? p.groups * kChunkRows * 4 : 0, Need::must);
-    const Workspace unpacked(tiled ? step * F::kRows * depth.k : 0, Need::must);
+    const Workspace unpacked(tiled ? step * F::kRows * depth.weights : 0, Need::must);
     for (int64_t i = begin; i < end; ++i) {
       const Chunk<F> chunk(p, i * step, static_cast<int>(least(step, blocks - i * step)), scales.as<float>());
       run_chunk<U, F>(p, depth, chunk, panels, y, unpacked.as<int8_t>());

@@ -12,9 +12,9 @@ namespace {
 template <class U>
 Plan plan_of(DType format) {
   switch (format) {
-    case DType::tern2_r16: return {{}, run<U, Tern2>};
-    case DType::i8_r16: return {{}, run<U, Int8>};
-    default: return {{}, run<U, Int4>};
+    case DType::tern2_r16: return {kInSlots, run<U, Tern2>};
+    case DType::i8_r16: return {kInSlots, run<U, Int8>};
+    default: return {kInSlots, run<U, Int4>};
   }
 }
 

@@ -1,5 +1,5 @@
 // Products with tiled weights on AVX with VNNI: vectors of 32 bytes, 16 of them.
-// Knows nothing of formats beyond views.h, nor of loops beyond vnni.h. Groups must be multiples of 16 k.
+// Knows nothing of formats beyond views.h, nor of loops beyond vnni.h.
 #include "entries.h"
 #include "vnni.h"
 

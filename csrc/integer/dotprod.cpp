@@ -1,4 +1,4 @@
-// Integer products with sdot (ARMv8.2 dot product): formats tern2_r16, i8_r16, i4_r32; groups of multiples of 16 k.
+// Integer products with sdot (ARMv8.2 dot product): formats tern2_r16, i8_r16, i4_r32; any groups.
 // Knows nothing of threads or results; arm_product.h runs what is here.
 //
 // One token: 7 vector operations for 64 ternary weights. Up to 64 tokens (other formats: 8) weights are used as packed,

@@ -40,10 +40,11 @@ void run_product(Product& p, const RowList& x, const RowList& y) {
   p.out = &y;
   p.units = ceil_div(p.k, kUnit);
   const Plan how = p.k == 0 ? Plan{{}, run_empty} : plan(p, x.count);
-  std::int64_t slab = whole(kSlabBytes / ((p.units + 1) * kUnit) + 1, kUnit);
+  const std::int64_t units = ceil_div(Slots(p.k, p.group, p.groups, how.layout.slots).width(), kUnit);
+  std::int64_t slab = whole(kSlabBytes / ((units + 1) * kUnit) + 1, kUnit);
   for (p.first = 0; p.first < x.count; p.first += p.m) {
     p.m = least(slab, x.count - p.first);
-    const ActivationPlan needs{how.layout, p.m, p.units, p.groups, p.scale_count()};
+    const ActivationPlan needs{how.layout, p.m, units, p.groups, p.scale_count()};
     const Workspace space(needs.bytes(), slab > kUnit ? Need::may : Need::must);
     if (needs.bytes() > 0 && !space.data()) {  // fewer tokens at a time need less
       slab = whole(slab / 2, kUnit);

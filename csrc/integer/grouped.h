@@ -25,11 +25,12 @@ namespace {
 
 constexpr std::int64_t kLineColumns = 4;        // a line holds so many k of each row …
 constexpr std::int64_t kLineBytes = 64;         // … of a block
-constexpr std::int64_t kGroupStep = 16;         // groups are multiples of so many columns
 constexpr std::int64_t kLongestUnpacked = 512;  // columns of a group that are worth unpacking
 
 // Neighbouring groups of one block, for a few tokens and the rows of a strip.
 struct GroupRun {
+  const Slots* slots;
+  std::int64_t first;     // group
   const std::uint8_t* w;  // of the first group
   std::int64_t w_row;
   int blocks;                             // of rows
@@ -46,6 +47,28 @@ struct GroupRun {
   float* to;                   // [token][rows of a strip]
 
   std::int64_t lines_of(std::int64_t j) const { return j + 1 == count ? last_lines : lines; }
+  // Lines of weights from the first group to group j here, and of all.
+  std::int64_t line(std::int64_t j) const {
+    return slots->apart ? (slots->first(first + j) - slots->first(first)) / kLineColumns : j * lines;
+  }
+  std::int64_t all_lines() const { return line(count - 1) + last_lines; }
+  // Whether fewer than `lines` lines follow the first one of group j in a row.
+  bool ends(std::int64_t j, std::int64_t lines) const {
+    return slots->all - slots->first(first + j) < lines * kLineColumns;
+  }
+  // How many of the groups follow each other in the weights and have the same length.
+  std::int64_t even() const { return slots->apart ? 0 : last_lines == lines ? count : count - 1; }
+
+  // The same from token t on; rows: of a strip.
+  GroupRun from(int t, std::int64_t rows) const {
+    GroupRun r = *this;
+    r.q += t * panel_bytes;
+    r.sums += t * stride;
+    if (by) r.by += t * stride;
+    if (starts) r.starts += t * stride;
+    r.to += t * rows;
+    return r;
+  }
 };
 
 // What all rows of one token and group share.
@@ -137,14 +160,15 @@ inline void fill_starts(const Product& p, const Coding& coding, std::int32_t zer
 
 // The groups of a product as lines of weights, in blocks.
 struct GroupLines {
-  std::int64_t group, groups, each, all;  // lines of a group; groups; groups of a block; lines of a row
-  const std::int32_t* starts;             // [token][group], or none
+  Slots slots;
+  std::int64_t group, groups, each;  // lines of a group; groups; groups of a block
+  const std::int32_t* starts;        // [token][group], or none
 
   explicit GroupLines(const Product& p, const std::int32_t* all_starts = nullptr)
-      : group(whole(p.group, kGroupStep) / kLineColumns),
+      : slots(p.slots()),
+        group(slots.columns / kLineColumns),
         groups(p.groups),
         each(p.block_groups()),
-        all(whole(p.k, kGroupStep) / kLineColumns),
         starts(all_starts) {}
   std::int64_t first(std::int64_t block) const { return block * each; }
   std::int64_t count(std::int64_t block) const { return least(each, groups - first(block)); }
@@ -153,13 +177,13 @@ struct GroupLines {
   template <class K>
   GroupRun run(const Product& p, const Strip<K>& strip, std::int64_t first, std::int64_t count, std::int64_t t,
                const float* scales, float* to) const {
-    constexpr std::int64_t kUnitLines = kUnit / kLineColumns;
-    const std::int64_t line = first * group, last = first + count == groups ? all - (groups - 1) * group : group;
     constexpr int kPanel = K::layout.panel;
-    const std::int8_t* const panel = p.a.q + t / kPanel * p.a.panel_bytes + line / kUnitLines * kUnit * kPanel;
-    const std::int8_t* const q = panel + line % kUnitLines * kLineColumns;
+    const std::int64_t last = slots.length(first + count - 1) / kLineColumns, at = first * slots.columns;
+    const std::int8_t* const panel = p.a.q + t / kPanel * p.a.panel_bytes + at / kUnit * kUnit * kPanel;
+    const std::int8_t* const q = panel + at % kUnit;
+    const std::uint8_t* const w = strip.w + slots.first(first) / kLineColumns * kLineBytes;
     const float* const by = p.by_group ? p.a.scales + t * groups + first : nullptr;
-    return {strip.w + line * kLineBytes, p.w_row, strip.blocks, count, group, last, q, p.a.panel_bytes, 0,
+    return {&slots, first, w, p.w_row, strip.blocks, count, group, last, q, p.a.panel_bytes, 0,
             p.a.sums + t * groups + first, by, groups, starts ? starts + t * groups + first : nullptr, false, scales, to};
   }
 };
@@ -338,7 +362,7 @@ struct BlockedGroups {
     for (std::int64_t t = 0; t < count; t += K::tokens) {
       GroupRun run = lines.run<K>(p, strip, first, groups, t0 + t, scales, to + t * R);
       run.tokens = static_cast<int>(least(K::tokens, count - t));
-      if (t == 0) K::unpack(run.w, p.w_row, strip.blocks, (groups - 1) * run.lines + run.last_lines, codes);
+      if (t == 0) K::unpack(run.w, p.w_row, strip.blocks, run.all_lines(), codes);
       run.w = codes;
       run.fused = fused;
       K::unpacked_groups(run);

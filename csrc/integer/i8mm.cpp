@@ -1,4 +1,4 @@
-// Integer products with smmla (int8 matrix products): formats tern2_r16, i8_r16, i4_r32; groups of multiples of 16 k.
+// Integer products with smmla (int8 matrix products): formats tern2_r16, i8_r16, i4_r32; any groups.
 // Knows nothing of threads or results; arm_product.h runs what is here.
 //
 // One token: with sdot, as a matrix product would waste half of itself. A few: weights as packed, 16 rows against up to

@@ -1,5 +1,5 @@
-// Vectors of bytes that multiply unsigned weights with signed activations and add fours of products to 32-bit sums:
-// one type for each width of VNNI, with the same functions.
+// Vectors of bytes that multiply unsigned weights with signed activations: fours of products are added to 32-bit sums
+// (VNNI), or pairs of products to 16 bits (vpmaddubsw). One type for each width, with the same functions.
 // Knows nothing of formats.
 #pragma once
 
@@ -26,14 +26,45 @@ TRITIUM_INLINE std::int32_t four(const std::int8_t* q) {
   return bytes;
 }
 
+// f.operator()<n>() for 1 <= n <= Most.
+template <int Most, class Fn>
+TRITIUM_INLINE void with_count(int n, const Fn& f) {
+  switch (n) {
+    case 1: return f.template operator()<1>();
+    case 2: if constexpr (Most >= 2) return f.template operator()<2>(); break;
+    case 3: if constexpr (Most >= 3) return f.template operator()<3>(); break;
+    case 4: if constexpr (Most >= 4) return f.template operator()<4>(); break;
+    case 5: if constexpr (Most >= 5) return f.template operator()<5>(); break;
+    default: if constexpr (Most >= 6) return f.template operator()<6>(); break;
+  }
+}
+
+// f.operator()<n>(first) for parts of `count` that are Most, 4, 2 or 1: fewer functions than one for each number.
+template <int Most, class Fn>
+TRITIUM_INLINE void in_counts(int count, const Fn& f) {
+  int at = 0;
+  for (; count - at >= Most; at += Most) f.template operator()<Most>(at);
+  if constexpr (Most > 4) {
+    if (count - at >= 4) f.template operator()<4>(at), at += 4;
+  }
+  if constexpr (Most > 2) {
+    if (count - at >= 2) f.template operator()<2>(at), at += 2;
+  }
+  if constexpr (Most > 1) {
+    if (count > at) f.template operator()<1>(at);
+  }
+}
+
 // Sums have a type of 32-bit elements: kept as plain bytes, a compiler copies each of them in every round of a loop.
 struct Ymm {
   using V = __m256i;
   using Sum = std::int32_t __attribute__((vector_size(32)));
+  using Pairs = std::uint16_t __attribute__((vector_size(32)));  // unsigned: may wrap on the way to a sum that fits
   using Float = float __attribute__((vector_size(32)));
   static constexpr int kFloats = 8;
   static constexpr int kHalves = 2;  // vectors in a line of 64 bytes
   static constexpr int kSums = 10;   // sums that fit in registers beside the rest
+  static constexpr int kPairs = 12;  // sums of pairs, likewise
   TRITIUM_INLINE static V load(const void* p) { return _mm256_load_si256(static_cast<const V*>(p)); }
   TRITIUM_INLINE static void store(void* p, V v) { _mm256_store_si256(static_cast<V*>(p), v); }
   TRITIUM_INLINE static void store(void* p, Sum s) { *static_cast<Sum*>(p) = s; }
@@ -57,6 +88,10 @@ struct Ymm {
     const V limit = _mm256_set1_epi8(static_cast<char>(bound));
     return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_max_epu8(v, limit), v), _mm256_set1_epi8(1));
   }
+  TRITIUM_INLINE static Pairs multiply(V w, V q) { return reinterpret_cast<Pairs>(_mm256_maddubs_epi16(w, q)); }
+  TRITIUM_INLINE static Sum add_pairs(Pairs pairs) {
+    return reinterpret_cast<Sum>(_mm256_madd_epi16(reinterpret_cast<V>(pairs), _mm256_set1_epi16(1)));
+  }
 #if defined(__AVXVNNI__)
   TRITIUM_INLINE static Sum dot(Sum sum, V w, V q) {
     return reinterpret_cast<Sum>(_mm256_dpbusd_avx_epi32(reinterpret_cast<V>(sum), w, q));
@@ -64,15 +99,17 @@ struct Ymm {
 #endif
 };
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512BW__)
 // With a mask of all where the compiler's header would start from an undefined register, of which it then warns.
 struct Zmm {
   using V = __m512i;
   using Sum = std::int32_t __attribute__((vector_size(64)));
+  using Pairs = std::uint16_t __attribute__((vector_size(64)));
   using Float = float __attribute__((vector_size(64)));
   static constexpr int kFloats = 16;
   static constexpr int kHalves = 1;
   static constexpr int kSums = 24;
+  static constexpr int kPairs = 25;
   TRITIUM_INLINE static V load(const void* p) { return _mm512_load_si512(p); }
   TRITIUM_INLINE static void store(void* p, V v) { _mm512_store_si512(p, v); }
   TRITIUM_INLINE static void store(void* p, Sum s) { *static_cast<Sum*>(p) = s; }
@@ -92,9 +129,15 @@ struct Zmm {
   TRITIUM_INLINE static V reaches(V v, int bound) {
     return _mm512_maskz_set1_epi8(_mm512_cmpge_epu8_mask(v, _mm512_set1_epi8(static_cast<char>(bound))), 1);
   }
+  TRITIUM_INLINE static Pairs multiply(V w, V q) { return reinterpret_cast<Pairs>(_mm512_maddubs_epi16(w, q)); }
+  TRITIUM_INLINE static Sum add_pairs(Pairs pairs) {
+    return reinterpret_cast<Sum>(_mm512_madd_epi16(reinterpret_cast<V>(pairs), _mm512_set1_epi16(1)));
+  }
+#if defined(__AVX512VNNI__)
   TRITIUM_INLINE static Sum dot(Sum sum, V w, V q) {
     return reinterpret_cast<Sum>(_mm512_dpbusd_epi32(reinterpret_cast<V>(sum), w, q));
   }
+#endif
 };
 #endif
 

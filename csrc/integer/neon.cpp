@@ -1,4 +1,4 @@
-// Integer products with plain NEON (every 64-bit ARM): formats tern2_r16, i8_r16, i4_r32; groups of multiples of 16 k.
+// Integer products with plain NEON (every 64-bit ARM): formats tern2_r16, i8_r16, i4_r32; any groups.
 // Knows nothing of threads or results; arm_product.h runs what is here.
 //
 // Products of bytes are summed in 16 bits (smlal) for a run of lines, then added in pairs to 32 bits (sadalp). No

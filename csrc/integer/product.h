@@ -18,6 +18,32 @@ TRITIUM_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b
 TRITIUM_INLINE std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 TRITIUM_INLINE std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// Where the groups of a product are. Groups of whole steps of 16 columns follow each other in the weights and in the
+// activations. Others begin and end anywhere: each has a slot of whole steps in the activations, with zeros for what
+// belongs to its neighbours, and kernels multiply it with all the columns of weights that the slot covers.
+struct Slots {
+  static constexpr std::int64_t kStep = 16, kAligned = 8;
+  std::int64_t group, groups, all;  // columns of a group; groups; columns of a row, in whole steps
+  std::int64_t columns;             // of a slot
+  bool apart;                       // groups have slots of their own
+
+  // wanted: not by kernels that find groups wherever they begin.
+  Slots(std::int64_t k, std::int64_t group_columns, std::int64_t count, bool wanted)
+      : group(group_columns), groups(count), all(whole(k, kStep)), apart(wanted && count > 1 && group % kStep != 0) {
+    const std::int64_t common = least(group & -group, kAligned);  // how far a group begins from where its slot does
+    columns = apart ? least(whole(group + kAligned - common, kStep), all) : whole(group, kStep);
+  }
+
+  // The first column of weights of a slot.
+  std::int64_t first(std::int64_t g) const {
+    return apart ? least(g * group / kAligned * kAligned, all - columns) : g * columns;
+  }
+  // How many columns of weights it covers.
+  std::int64_t length(std::int64_t g) const { return apart ? columns : least(columns, all - g * columns); }
+  // Columns of activations of a token.
+  std::int64_t width() const { return apart ? groups * columns : all; }
+};
+
 // All rows along the last axis of a view as one list.
 struct RowList {
   char* data;
@@ -60,7 +86,9 @@ struct RowList {
 // the next k of all. A panel of one token is a plain row.
 struct Layout {
   int panel = 1, chunk = 64;
+  bool slots = false;  // for groups, see Slots; of plain rows
 };
+constexpr Layout kInSlots = {1, 64, true};
 
 struct Activations {
   std::int8_t* q;
@@ -99,6 +127,7 @@ struct Product {
   const Epilogue* after;   // nullptr: results go to `out`
   const Prologue* before;  // nullptr: activations are made from memory
 
+  Slots slots() const { return Slots(k, group, groups, a.layout.slots); }
   std::int64_t block_groups() const { return most(1, kBlock / group); }
   std::int64_t blocks() const { return ceil_div(groups, block_groups()); }
   std::int64_t scale_count() const { return by_group ? groups : 1; }  // of activations, for each token

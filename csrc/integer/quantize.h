@@ -115,18 +115,29 @@ inline void into_panel(const Activations& a, std::int64_t t, std::int64_t units,
   }
 }
 
+// The groups of a token to their slots; see Slots.
+inline void into_slots(const Slots& slots, std::int64_t k, const std::int8_t* row, std::int8_t* to) {
+  std::memset(to, 0, static_cast<std::size_t>(slots.width()));
+  for (std::int64_t g = 0; g < slots.groups; ++g) {
+    const std::int64_t at = g * slots.group, n = least(slots.group, k - at);
+    std::memcpy(to + g * slots.columns + at - slots.first(g), row + at, static_cast<std::size_t>(n));
+  }
+}
+
 // Fills the activations of p from rows [p.first, p.first + p.m) of x: quantised if x is float, copied if it is int8.
 inline void load_activations(const Product& p, const RowList& x) {
   const Activations& a = p.a;
-  const std::int64_t panel = a.layout.panel, padded = p.units * kUnit;
-  const bool copied = x.type == DType::i8;
+  const Slots slots = p.slots();
+  const std::int64_t panel = a.layout.panel, padded = whole(slots.width(), kUnit);
+  const bool copied = x.type == DType::i8, plain = panel == 1 && !slots.apart;
   parallel_for(whole(p.m, panel), kQuantizeGrain / (p.k + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
     const bool direct = !p.before && (copied || (x.type == DType::f32 && x.step == 4));
-    const Workspace space((direct ? 0 : p.k * 4) + (panel == 1 ? 0 : padded), Need::must);
+    const Workspace space((direct ? 0 : p.k * 4) + (plain ? 0 : padded), Need::must);
     float* const buffer = space.as<float>();
     std::int8_t* const row = reinterpret_cast<std::int8_t*>(space.data() + (direct ? 0 : p.k * 4));
     for (std::int64_t t = begin; t < end; ++t) {
-      std::int8_t* const q = panel == 1 ? a.q + t * a.panel_bytes : row;
+      std::int8_t* const own = a.q + t * a.panel_bytes;
+      std::int8_t* const q = plain ? own : row;
       if (t >= p.m) {
         std::memset(q, 0, static_cast<std::size_t>(padded));
       } else if (copied) {
@@ -142,6 +153,11 @@ inline void load_activations(const Product& p, const RowList& x) {
         } else {
           a.scales[t] = quantize_token(values, p.k, p.group, p.groups, q, a.sums + t * p.groups);
         }
+      }
+      if (slots.apart) {
+        into_slots(slots, p.k, row, own);
+        std::memset(own + slots.width(), 0, static_cast<std::size_t>(padded - slots.width()));
+        continue;
       }
       if (t < p.m) std::memset(q + p.k, 0, static_cast<std::size_t>(padded - p.k));
       if (panel > 1) into_panel(a, t, p.units, row);

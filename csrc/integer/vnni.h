@@ -107,19 +107,6 @@ constexpr int sets(int sums) {
   return sums <= L::kSums / 4 ? 4 : sums <= L::kSums / 2 ? 2 : 1;
 }
 
-// f.operator()<n>() for 1 <= n <= Most.
-template <int Most, class Fn>
-TRITIUM_INLINE void with_count(int n, const Fn& f) {
-  switch (n) {
-    case 1: return f.template operator()<1>();
-    case 2: if constexpr (Most >= 2) return f.template operator()<2>(); break;
-    case 3: if constexpr (Most >= 3) return f.template operator()<3>(); break;
-    case 4: if constexpr (Most >= 4) return f.template operator()<4>(); break;
-    case 5: if constexpr (Most >= 5) return f.template operator()<5>(); break;
-    default: if constexpr (Most >= 6) return f.template operator()<6>(); break;
-  }
-}
-
 // Blocks of at most 64 rows.
 template <class F>
 inline constexpr int kFewBlocks = 80 / F::coding.rows < 4 ? (80 / F::coding.rows) : 4;
@@ -213,7 +200,7 @@ struct Direct {
   TRITIUM_INLINE static void one_group(const GroupRun& r, int block, std::int64_t j, int half) {
     constexpr int S = sets<L>(B * T * F::views * H);
     ViewSums<L, F, B, T, H, S> sums;
-    const std::uint8_t* line = r.w + block * r.w_row + j * r.lines * kLine + half * (kLine / L::kHalves);
+    const std::uint8_t* line = r.w + block * r.w_row + r.line(j) * kLine + half * (kLine / L::kHalves);
     const std::int8_t* y = r.q + j * r.lines * 4;
     std::int64_t left = r.lines_of(j);
     do {
@@ -235,7 +222,7 @@ struct Direct {
   [[gnu::noinline]] static void run_groups(const GroupRun& r, int block) {
     constexpr int H = kHalf<B, T>, S = B * T == 1 ? sets<L>(F::views * H) : 1;
     for (int half = 0; half < L::kHalves; half += H) {
-      const std::int64_t even = r.last_lines == r.lines ? r.count : r.count - 1;  // groups of the same length
+      const std::int64_t even = r.even();
       std::int64_t j = 0;
       if constexpr (S == 4) {
         for (; j + 4 <= even; j += 4) side_by_side<4, H>(r, block, j, half);
@@ -305,23 +292,27 @@ struct Unpacked : Direct<Lanes, F> {
 
   template <int T>
   [[gnu::noinline]] static void run(const std::uint8_t* codes, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
-                  std::int32_t* to) {
+                  std::int32_t* to, bool add) {
+    using Sum = typename L::Sum;
     for (int half = 0; half < L::kHalves; ++half) {
-      typename L::Sum sum[T][vectors];
+      Sum sum[T][vectors];
       constexpr std::int32_t start[T] = {};
       code_sums<L, vectors, T>(codes + half * (kLine / L::kHalves), units * kLines, q, q_row, start, sum);
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) {
         TRITIUM_UNROLL
-        for (int i = 0; i < vectors; ++i) L::store(to + (t * vectors + i) * 16 + half * 8, sum[t][i]);
+        for (int i = 0; i < vectors; ++i) {
+          std::int32_t* const mine = to + (t * vectors + i) * 16 + half * 8;
+          L::store(mine, add ? sum[t][i] + *reinterpret_cast<const Sum*>(mine) : sum[t][i]);
+        }
       }
     }
   }
 
   // Blocks that are not there give sums that nobody reads.
   static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t units, const std::int8_t* q,
-                            std::int64_t q_row, int tokens_now, std::int32_t* to) {
-    with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, units, q, q_row, to); });
+                            std::int64_t q_row, int tokens_now, std::int32_t* to, bool add) {
+    with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, units, q, q_row, to, add); });
   }
 
   // |weight| is at most that of codes 0 … 2 * offset, |q| 128.
@@ -331,8 +322,8 @@ struct Unpacked : Direct<Lanes, F> {
   [[gnu::noinline]] static void run_groups(const GroupRun& r) {
     constexpr std::int64_t R = 16 * vectors;
     for (int half = 0; half < L::kHalves; ++half) {
-      const std::uint8_t* codes = r.w + half * (kLine / L::kHalves);
-      for (std::int64_t j = 0; j < r.count; ++j, codes += r.lines * vectors * kLine) {
+      for (std::int64_t j = 0; j < r.count; ++j) {
+        const std::uint8_t* const codes = r.w + r.line(j) * vectors * kLine + half * (kLine / L::kHalves);
         typename L::Sum sum[T][vectors];
         std::int32_t start[T];
         TRITIUM_UNROLL
@@ -359,15 +350,15 @@ struct Unpacked : Direct<Lanes, F> {
 
 template <class L, class F>
 Plan vnni_plan(const Product& p, std::int64_t m) {
-  constexpr std::int64_t kMany = F::views > F::fields ? 12 : 32;  // tokens from which on unpacking pays
+  constexpr std::int64_t kMany = F::views > F::fields ? 12 : 32, kManyGrouped = 12;  // tokens: unpacking pays from these on
   if (!p.grouped) return {{}, m < kMany ? stream<Direct<L, F>> : blocked<Unpacked<L, F>>};
-  if (m >= kMany && p.group <= kLongestUnpacked) return {{}, blocked_groups<Unpacked<L, F>>};
+  if (m >= kManyGrouped && p.group <= kLongestUnpacked) return {kInSlots, blocked_groups<Unpacked<L, F>>};
   if constexpr (L::kHalves == 1) {
     // One token is bound by memory, which likes several streams; but every thread should have some of them.
     const std::int64_t wide = p.n / (kManyBlocks<F> * F::coding.rows);
-    if (m == 1 && wide * p.blocks() >= 4 * num_threads()) return {{}, stream_groups<Direct<L, F, kManyBlocks<F>>>};
+    if (m == 1 && wide * p.blocks() >= 4 * num_threads()) return {kInSlots, stream_groups<Direct<L, F, kManyBlocks<F>>>};
   }
-  return {{}, stream_groups<Direct<L, F>>};
+  return {kInSlots, stream_groups<Direct<L, F>>};
 }
 
 template <class L>

@@ -59,21 +59,17 @@ def takes(row: Op, kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
     return accepts
 
 
-GROUP_STEP, LONGEST_GROUP = (
-    16,
-    1 << 14,
-)  # columns: what kernels on tiles step by, and sum before floats are made of sums
+LONGEST_GROUP = 1 << 14  # columns that kernels on tiles add before they make floats of sums
 
 
-def whole_groups(accepts: Accepts) -> Accepts:
-    """Kernels on tiles take groups of whole steps, and a single group of any size, up to the longest."""
+def short_groups(accepts: Accepts) -> Accepts:
+    """Kernels on tiles take groups of any size up to the longest."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
         w, group = specs[1], attrs.get("group", 0)
         if w is None or not group:
             return accepts(specs, attrs, layouts)
-        fits = min(group, w.shape[1]) <= LONGEST_GROUP and (group % GROUP_STEP == 0 or group >= w.shape[1])
-        return fits and accepts(specs, attrs, layouts)
+        return min(group, w.shape[1]) <= LONGEST_GROUP and accepts(specs, attrs, layouts)
 
     return also
 
@@ -246,7 +242,7 @@ def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
             elif row in LIMITED:
                 yield Kernel(kernel.isa, kernel, LIMITED[row](accepts))
             elif tern2_r64.code <= min(kernel.dtypes) <= i4_r32.code:
-                yield Kernel(kernel.isa, kernel, whole_groups(accepts))
+                yield Kernel(kernel.isa, kernel, short_groups(accepts))
             else:
                 yield Kernel(kernel.isa, kernel, accepts)
 

@@ -17,7 +17,7 @@ from tritium.perf.records.case import THREADS, Arm
 from tritium.perf.words import nearest
 from tritium.perf.work.libraries import ALIASES, LIBRARIES, PEERS as PEERS
 
-ISAS = ("portable", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon", "dotprod", "i8mm")
+ISAS = ("portable", "avx2", "avxvnni", "avx512", "avx512bw", "avx512vnni", "amx", "neon", "dotprod", "i8mm")
 CPU_KERNELS = {f"cpu:{name}": name for name in ("reference", *ISAS)}  # the CPU with other kernels, as device names
 
 

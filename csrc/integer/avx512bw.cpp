@@ -1,0 +1,15 @@
+// Products with tiled weights on AVX-512 without VNNI: vectors of 64 bytes, 32 of them.
+// Knows nothing of formats beyond views.h, nor of loops beyond pairs.h.
+#include "entries.h"
+#include "pairs.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+Plan plan(const Product& p, std::int64_t m) { return pairs_plan<Zmm>(p, m); }
+
+}  // namespace
+
+Table tiled_table() { return products<kFormats>(); }
+
+}  // namespace tritium::TRITIUM_ISA
