@@ -83,6 +83,8 @@ _asarray: Callable[..., Tensor] = unwrap(asarray)  # for callers whose arguments
 @checked
 def tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a new tensor with a copy of the data."""
+    if type(data) is list and dtype is None and device is None and (new := _of_numbers(data, None, None)) is not None:
+        return new
     return _asarray(data, dtype=dtype, device=device, copy=True)
 
 
@@ -170,7 +172,7 @@ def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros."""
     if dtype is not None:
         check_dtype("zeros", shape, dtype, device)
-    return ops.full(shape, 0, dtype=dt.f32 if dtype is None else dtype, device=device)
+    return ops.full(shape, 0, dt.f32 if dtype is None else dtype, device)
 
 
 @checked
@@ -178,7 +180,7 @@ def ones(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones."""
     if dtype is not None:
         check_dtype("ones", shape, dtype, device)
-    return ops.full(shape, 1, dtype=dt.f32 if dtype is None else dtype, device=device)
+    return ops.full(shape, 1, dt.f32 if dtype is None else dtype, device)
 
 
 def _where(x: Tensor, device: Any) -> Any:

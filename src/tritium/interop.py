@@ -36,6 +36,10 @@ from tritium.tensor import Tensor, wrap
 if TYPE_CHECKING:
     from tritium.backends.values.device import ValueBackend
 
+_NATIVE = None if buffer.native is None else Storage  # whose tensors have the buffer protocol
+_BUFFERED = frozenset(kind for kind in dt.ALL if kind is not dt.bf16)  # dtypes that it has a format for
+_is_contiguous: Any = vars(buffer.Array)["is_contiguous"].__get__  # of tensors it is a method
+
 _GPUS = (2, 10)  # DLPack's numbers for devices of CUDA and of ROCm
 
 # DLPack before version 1.0 does not say whether memory may be written. These libraries let others write their arrays
@@ -46,6 +50,8 @@ _IMMUTABLE = frozenset(("jax", "jaxlib", "mlx", "tensorflow"))
 
 def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     """Return the elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
+    if type(x.storage) is _NATIVE and x.dtype in _BUFFERED and _is_contiguous(x) and x.size:
+        return np.ndarray(x.shape, x.dtype.numpy, x)  # which exports the memory, as below
     if x.dtype.is_packed:
         raise DTypeError(
             f"{x.spec} is packed; see its integers with repack(w, 'i8').numpy(), its floats with dequantize()."

@@ -171,10 +171,12 @@ class Tensor(Methods):
         return bool(self.item())
 
     def __int__(self) -> int:
-        return int(self._real_item("int"))
+        value = self.number()
+        return value if type(value) is int else int(self._real_item("int"))
 
     def __float__(self) -> float:
-        return float(self._real_item("float"))
+        value = self.number()
+        return value if type(value) is float else float(self._real_item("float"))
 
     def _real_item(self, what: str) -> Any:
         """Return the one element; raise for a complex one, which is no real number."""
@@ -245,6 +247,9 @@ class Tensor(Methods):
 
     def to(self, *where: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
         """Convert to another dtype and/or device, in any order: x.to('f16'), x.to('cuda'), x.to('cpu', 'f32')."""
+        if dtype is device is copy is None and len(where) == 1 and type(where[0]) is str and where[0] in _DTYPES:
+            kind = _DTYPES[where[0]]
+            return self if kind is self.dtype else ops.astype(self, kind)
         for target in where:
             if isinstance(target, Device) or (isinstance(target, str) and backends.is_device_name(target)):
                 if device is not None:
@@ -290,6 +295,11 @@ class Tensor(Methods):
 
         As another dtype, the bytes of the last axis are shared out anew, as NumPy does: f32 [2, 3] is u8 [2, 12] or i32 [2, 3].
         """
+        sizes = shape[0] if len(shape) == 1 and type(shape[0]) is not int else shape
+        if dtype is None and type(sizes) is tuple:  # no dtype, and nothing to convert
+            if not _is_contiguous(self) and not self.is_traced:
+                lay.view(self.layout, plain(sizes))
+            return ops.reshape(self, sizes)
         named = len(shape) == 1 and not isinstance(shape[0], int) and _names_dtype(shape[0])
         if dtype is not None or named:
             if shape and not (named and dtype is None):
@@ -339,6 +349,8 @@ class Tensor(Methods):
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the tensor in another shape; a view where the layout allows, else a copy (counted)."""
+        if len(shape) == 1 and type(shape[0]) is tuple:
+            return ops.reshape(self, shape[0])
         return ops.reshape(self, _spread(shape))
 
     def permute(self, *axes: Any) -> Tensor:
@@ -419,6 +431,7 @@ class Tensor(Methods):
 
 
 _is_contiguous: Any = vars(Array)["is_contiguous"].__get__
+_DTYPES = {kind.name: kind for kind in (*dt.ALL, *dt.COMPLEX)}  # by their own names, which no device has
 _OPERANDS = (*SCALARS, Array, np.ndarray, np.generic, list, tuple)
 _equal, _not_equal = ops.equal, ops.not_equal
 

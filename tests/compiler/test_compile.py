@@ -957,6 +957,29 @@ def compile_and_delete(own: Any, x: Any) -> None:
         fn.run_many([x, x])
 
 
+class Captured:
+    def __init__(self) -> None:
+        self.weight = tt.randn((4, 4), seed=1)
+
+    @tt.compile
+    def run(self, x: tt.Tensor) -> tt.Tensor:
+        return x @ self.weight + 1.0
+
+
+def test_tensors_of_a_deleted_function_are_released_without_a_search_for_garbage() -> None:
+    gc.disable()
+    try:
+        held, x, model = [tt.randn((4, 4), seed=1)], tt.ones((2, 4)), Captured()
+        fn = tt.compile(lambda x: tt.tanh(x @ held[0]))
+        fn(x), fn(x), model.run(x), model.run(x)
+        ends = [weakref.ref(held[0]), weakref.ref(model.weight), weakref.ref(model)]
+        del fn, model
+        held.clear()
+        assert [end() for end in ends] == [None] * 3
+    finally:
+        gc.enable()
+
+
 def test_memory_of_deleted_models_returns() -> None:
     count = int(os.environ.get("TRITIUM_DELETED_MODELS", "4"))
     x = tt.ones((4, 32))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -223,6 +225,20 @@ def test_equal_expressions_share_a_program() -> None:
             z = tt.sqrt(x) * 3.0
         z.materialize()
     assert len(module._programs) <= 4
+
+
+def test_tensors_of_an_expression_are_released_without_a_search_for_garbage() -> None:
+    x, later = tt.ones((3, 3)), tt.lazy()
+    gc.disable()
+    try:
+        with later:
+            y = tt.tanh(x @ A[:3, :3]) + 1.0
+        y.materialize()
+        ends = [weakref.ref(x), weakref.ref(y), weakref.ref(y.storage.cell)]
+        del x, y, later
+        assert [end() for end in ends] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_constant_expression() -> None:

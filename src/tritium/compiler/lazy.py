@@ -33,11 +33,13 @@ class LazyTrace(Trace):
         super().__init__()
         self.values: dict[Node, Tensor] = {}
         self.cells: WeakSet[Cell] = WeakSet()  # of tensors that are alive: their values may be read
-        self.alive: list[Tensor] = []  # tensors whose id() is a key of _cells, so that no other tensor gets the same id
+        self.alive: list[
+            Tensor
+        ] = []  # tensors whose id() is a key of _inputs, so that no other tensor gets the same id
 
     def read(self, x: Tensor) -> Node:
         if not isinstance(x.storage, Traced) and not self._is_unchanged(x):
-            self._cells.pop(id(x), None)
+            self._inputs.pop(id(x), None)
             node = super().read(x)
             self.alive.append(x)
             token = interpreter.set(None)
@@ -50,8 +52,8 @@ class LazyTrace(Trace):
 
     def _is_unchanged(self, x: Tensor) -> bool:
         """Return True if a captured tensor still shares memory with its clone; a write would have moved it."""
-        cell = self._cells.get(id(x))
-        return cell is not None and self.captured[cell.node].address == x.address
+        node = self._inputs.get(id(x))
+        return node is not None and self.captured[node].address == x.address
 
     def tensor(self, node: Node, owner: str = "made") -> Tensor:
         x = super().tensor(node, owner)

@@ -89,7 +89,7 @@ class Trace:
         self.nodes: dict[Any, Node] = {}
         self.captured: dict[Node, Tensor] = {}
         self.lowest = 0  # index of the last captured tensor: -1, -2, …
-        self._cells: dict[int, Cell] = {}  # by id() of the captured tensor
+        self._inputs: dict[int, Node] = {}  # by id() of the captured tensor
         self._computed: dict[Node, Node] = {}  # from the node of a lazy tensor to its value, which is captured
         self.scopes: dict[Node, str] = {}  # of nodes that were recorded inside `scope`: their names, outer first
         self.open_scopes: list[str] = []
@@ -144,13 +144,12 @@ class Trace:
                 node = self._intern(op, (node,), op.decide((node.spec,), dict(frozen)).out, frozen)
             return node
         if not isinstance(storage, Traced):
-            cell = self._cells.get(id(x))
-            if cell is None:
+            captured = self._inputs.get(id(x))
+            if captured is None:
                 self.lowest -= 1
-                node = self.placeholder(self.lowest, x.spec)
-                self.captured[node] = x
-                cell = self._cells[id(x)] = Cell(node, x.nbytes, "captured", self)
-            return cell.node
+                captured = self._inputs[id(x)] = self.placeholder(self.lowest, x.spec)
+                self.captured[captured] = x
+            return captured
         if x._is_lazy:
             return self._read_computed(x)
         raise TraceError(
@@ -204,8 +203,8 @@ class Trace:
         yield
 
     def close(self) -> None:
-        """Forget calls and cells, which refer to the trace: else it lives until the next search for garbage, which takes long."""
-        self.nodes, self._cells, self._computed = {}, {}, {}
+        """Forget calls and inputs: a traced tensor that outlives the function keeps the trace alive."""
+        self.nodes, self._inputs, self._computed = {}, {}, {}
 
     def _operand(self, x: Any, spec: Spec | None) -> Node | None:
         if x is None or spec is None:
