@@ -265,7 +265,7 @@ def head(quick: bool, threads: int, cold: int, notes: list[str]) -> dict[str, An
 def child(args: argparse.Namespace, threads: int) -> dict[str, Any]:
     """All cells at one thread count; the process has been confined to as many CPUs."""
     gc.disable()
-    makers = {BASE: use_kernels} if args.kernels else {name: LIBRARIES[name] for name in args.libs}
+    makers: dict[str, Maker] = {BASE: use_kernels} if args.kernels else {name: LIBRARIES[name] for name in args.libs}
     for group in args.groups:
         makers[f"g{group}"] = partial(use_groups, group=group)
         makers[f"g{group} both"] = partial(use_groups, group=group, activations="group")

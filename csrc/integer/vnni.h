@@ -203,8 +203,10 @@ struct Direct {
     const std::uint8_t* line = r.w + block * r.w_row + r.line(j) * kLine + half * (kLine / L::kHalves);
     const std::int8_t* y = r.q + j * r.lines * 4;
     std::int64_t left = r.lines_of(j);
+    // What is fetched ahead of the end of a row belongs to the next blocks; those in between are being read.
+    const std::int64_t ahead = B > 1 && r.ends(j, kAhead / kLine) ? kAhead + (B - 1) * r.w_row : kAhead;
     do {
-      sums.add_lines(line, r.w_row, y, r.panel_bytes, 1, kAhead);
+      sums.add_lines(line, r.w_row, y, r.panel_bytes, 1, ahead);
       line += S * kLine;
       y += S * 4;
     } while ((left -= S) > 0);
@@ -350,9 +352,9 @@ struct Unpacked : Direct<Lanes, F> {
 
 template <class L, class F>
 Plan vnni_plan(const Product& p, std::int64_t m) {
-  constexpr std::int64_t kMany = F::views > F::fields ? 12 : 32, kManyGrouped = 12;  // tokens: unpacking pays from these on
+  constexpr std::int64_t kMany = F::views > F::fields ? 12 : 32;  // tokens from which on unpacking pays
   if (!p.grouped) return {{}, m < kMany ? stream<Direct<L, F>> : blocked<Unpacked<L, F>>};
-  if (m >= kManyGrouped && p.group <= kLongestUnpacked) return {kInSlots, blocked_groups<Unpacked<L, F>>};
+  if (m >= kMany && p.group <= kLongestUnpacked) return {kInSlots, blocked_groups<Unpacked<L, F>>};
   if constexpr (L::kHalves == 1) {
     // One token is bound by memory, which likes several streams; but every thread should have some of them.
     const std::int64_t wide = p.n / (kManyBlocks<F> * F::coding.rows);
