@@ -304,6 +304,11 @@ def from_entries(
         return layer
 
     def experts(p: Product) -> Experts:
+        if activations not in (None, "token"):
+            raise ArgumentError(
+                f"load: activations {activations!r} were asked for, and the model has experts, which are multiplied with int8 tokens alone. "
+                "Leave activations out, or give 'token'."
+            )
         parts = [_of_experts(entries, entry, part, p) for part in p.parts]
         return join_experts(parts, p.experts)
 
