@@ -1,9 +1,11 @@
-"""Whole models side by side: this package, llama.cpp and ik_llama.cpp on the same weights, threads and machine.
+"""Whole models side by side: this package, llama.cpp, ik_llama.cpp and Litespark on the same weights, threads and machine.
 
     python bench/make_model.py 2b.gguf                                     # BitNet b1.58 2B-4T's shape, random weights
     tritium prepack 2b.gguf 2b.tritium
     python bench/model.py --ours 2b.tritium \\
         --peer "llama.cpp TQ2_0" llama.cpp/build/bin/llama-bench 2b-tq2.gguf --threads 2
+    python bench/make_model.py 2b --format bf16 && python bench/model.py --ours 2b.tritium \\
+        --litespark "Litespark 1.0.3" litespark/bin/python 2b --threads 2  # an interpreter that has litespark-inference
     python bench/model.py --ours 2b.tritium --parts                        # what a token's time goes to
 
 Engines take turns, each in a process of its own, for several rounds; a figure is the median of the rounds with the
@@ -16,12 +18,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from results import Column, Entry, Need, add_option, figure, ratio, write
@@ -65,6 +69,33 @@ def peer(program: str, path: str, args: argparse.Namespace, *more: str) -> Calla
     return run
 
 
+def litespark(python: str, folder: str, args: argparse.Namespace) -> Callable[[], Rates]:
+    def run() -> Rates:
+        command = [python, str(Path(__file__).with_name("litespark.py")), folder]
+        command += ["--prefill", str(args.prefill), "--decode", str(args.decode)]
+        threads = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=threads)
+        except OSError as error:
+            raise SystemExit(
+                f"{python} cannot be started ({error}): give the interpreter that has litespark-inference."
+            ) from None
+        if done.returncode:
+            raise SystemExit(done.stderr[-500:].strip() or f"{python} {ending(done.returncode)}")
+        rates = json.loads(done.stdout.splitlines()[-1])
+        return statistics.median(rates["prefill"]), statistics.median(rates["decode"])
+
+    return run
+
+
+def ending(code: int) -> str:
+    """Return how a process ended; an illegal instruction is a kernel that was built for another processor."""
+    if code >= 0:
+        return f"ended with {code}"
+    what = "; its kernel needs instructions that this processor does not have" if -code == signal.SIGILL else ""
+    return f"was ended by {signal.Signals(-code).name}{what}"
+
+
 def compare(engines: list[Engine], rounds: int) -> None:
     for i in range(rounds):
         for engine in engines[i % len(engines) :] + engines[: i % len(engines)]:
@@ -105,9 +136,10 @@ def write_results(args: argparse.Namespace, engines: list[Engine]) -> None:
             if engine is not engines[0]:
                 figures[f"× {kind}"] = ratio(first, rates, processes=args.rounds)
         rows.append(Entry((engine.name,), figures))
-    models = [*args.ours, *(path for _, _, path in args.peer + args.ik)]
+    others = args.peer + args.ik + args.litespark
+    models = [*args.ours, *(path for _, _, path in others)]
     needs = [Need("file", path, "bench/make_model.py and tritium prepack write it") for path in models]
-    needs += [Need("file", program, "build it from its sources") for program in {p for _, p, _ in args.peer + args.ik}]
+    needs += [Need("file", program, "build it from its sources") for program in {p for _, p, _ in others}]
     labels = ("engine, weights and output head",)
     title = "Whole models beside other engines"
     write(args.results, title, labels, columns, rows, threads=args.threads, versions=dict(args.version), needs=needs)
@@ -209,6 +241,14 @@ def main() -> None:
         metavar=("NAME", "LLAMA_BENCH", "FILE"),
         help="with run-time repacking",
     )
+    parser.add_argument(
+        "--litespark",
+        action="append",
+        default=[],
+        nargs=3,
+        metavar=("NAME", "PYTHON", "FOLDER"),
+        help="an interpreter that has litespark-inference, and a folder of bf16 numbers",
+    )
     parser.add_argument("--parts", action="store_true", help="what a token's time goes to")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prefill", type=int, default=128)
@@ -231,6 +271,7 @@ def main() -> None:
     engines = [Engine(f"tritium, {os.path.basename(path)}", ours(path, args)) for path in args.ours]
     engines += [Engine(name, peer(program, path, args)) for name, program, path in args.peer]
     engines += [Engine(name, peer(program, path, args, "-rtr", "1")) for name, program, path in args.ik]
+    engines += [Engine(name, litespark(python, folder, args)) for name, python, folder in args.litespark]
     names = [engine.name for engine in engines]
     if args.results and len({*names}) < len(names):  # said before the minutes are spent
         parser.error(f"--results needs a name for every engine; two are alike: {', '.join(names)}")

@@ -121,7 +121,7 @@ def tiling(name: str, config: Config) -> Tiling | None:
     stem = name.removesuffix(".weight")
     if stem not in TILED or (stem == OUT and config.get("hadamard_grouped")):
         return None
-    counts = [
+    counts: list[Any] = [
         config.get(f"linear_{field}")
         for field in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
     ]

@@ -322,6 +322,7 @@ def from_entries(
         return layer
 
     def experts(p: Product) -> Experts:
+        _check_for_experts(activations)
         parts = [_of_experts(entries, entry, part, p) for part in p.parts]
         return join_experts(parts, p.experts)
 
@@ -363,6 +364,15 @@ def default_activations(config: Config, group: int) -> str:
 def usual_group(columns: int) -> int:
     """Return the widest of the usual groups that divides a number of columns; 0 where none does."""
     return next((group for group in (128, 64, 32) if columns % group == 0), 0)
+
+
+def _check_for_experts(activations: str | None) -> None:
+    """Raise for activations that experts are not multiplied with."""
+    if activations not in (None, "token"):
+        raise ArgumentError(
+            f"load: activations {activations!r} were asked for, and the model has experts, which are multiplied with int8 tokens alone. "
+            "Leave activations out, or give 'token'."
+        )
 
 
 def _check_names(entries: Mapping[str, Entry], config: Config) -> None:

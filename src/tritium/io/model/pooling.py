@@ -1,4 +1,4 @@
-"""How a model pools hidden states into embeddings, in the files of sentence-transformers and in GGUF.
+"""Pooling of hidden states into embeddings, as the files of sentence-transformers and of GGUF state it.
 
 Knows nothing of how it is computed, nor of prompts, for which GGUF has no key.
 """
