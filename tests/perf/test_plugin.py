@@ -429,27 +429,41 @@ def test_it(tritium_bench, i):
 
 # ---- sessions over time
 
-SLEEPS = """
-import time
 
-def test_wait(tritium_bench):
-    tritium_bench.pedantic(time.sleep, args=({seconds},), rounds=12)
-"""
+def test_a_session_is_stored_and_a_slower_one_is_named(tmp_path: Path) -> None:
+    folder = str(tmp_path / "kept")
+    stored = plugin.finish([timed_by(QUIET)], autosave=True, store=folder, root=tmp_path)
+    assert stored.lines[-1].startswith("stored as ")
+    compare: dict[str, Any] = {"compare": "last", "compare_fail": "20%", "store": folder, "root": tmp_path}
+    same = plugin.finish([timed_by(QUIET)], **compare)
+    assert (same.slower, "no test is slower by more than 20 %" in same.lines) == ([], True)
+    slower = plugin.finish([timed_by(QUIET, wall=0.015)], **compare)
+    assert [(s.name, round(s.ratio, 6)) for s in slower.slower] == [("file.py::test_it", 1.5)]
+    assert any(line.startswith("SLOWER file.py::test_it: +50.0 %") for line in slower.lines)
+    by_id = stored.lines[-1].split()[2].rstrip(";")
+    assert plugin.finish([timed_by(QUIET, wall=0.015)], **(compare | {"compare": by_id})).slower == slower.slower
 
 
-def test_a_session_is_stored_and_a_slower_one_fails(pytester: pytest.Pytester) -> None:
-    store_option = ("--tritium-store", "kept")
-    assert session(pytester, "--tritium-compare", "last", *store_option).ret == pytest.ExitCode.USAGE_ERROR
-    first = session(pytester, "--tritium-autosave", *store_option, tests=SLEEPS.format(seconds=0.002))
-    first.stdout.fnmatch_lines(["stored as *; --tritium-compare last compares with it"])
-    compare = ("--tritium-compare", "last", "--tritium-compare-fail", "20%", *store_option)
-    same = session(pytester, *compare, tests=SLEEPS.format(seconds=0.002))
-    assert same.ret == pytest.ExitCode.OK
-    same.stdout.fnmatch_lines(["no test is slower by more than *"])
-    slower = session(pytester, *compare, tests=SLEEPS.format(seconds=0.02))
-    slower.assert_outcomes(passed=1)
-    assert slower.ret == pytest.ExitCode.TESTS_FAILED
-    slower.stdout.fnmatch_lines(["SLOWER *test_wait: +*"])
+def test_a_machine_that_spreads_widens_the_margin(tmp_path: Path) -> None:
+    noisy = [timed_by(QUIET._replace(clock_s=c), name=f"test_{i}") for i, c in enumerate((1e-6, 1.3e-6, 1.6e-6))]
+    plugin.finish(noisy, autosave=True, store=str(tmp_path), root=tmp_path)
+    later = [timed_by(QUIET, wall=0.013, name=f"test_{i}") for i in range(3)]
+    judged = plugin.finish(later, compare="last", compare_fail="5%", store=str(tmp_path), root=tmp_path)
+    assert judged.slower == []
+    assert any("and not 5 %: twice the spread of the canary" in line for line in judged.lines)
+
+
+def test_a_slower_test_fails_the_session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ("--tritium-store", "kept")
+    assert session(pytester, "--tritium-compare", "last", *kept).ret == pytest.ExitCode.USAGE_ERROR
+    session(pytester, "--tritium-autosave", *kept).stdout.fnmatch_lines(
+        ["stored as *; --tritium-compare last compares with it"]
+    )
+    monkeypatch.setattr(plugin.sessions, "slower", lambda *_: [plugin.sessions.Slow("test_sum", 1.5, 1.4, 1.6, 0.1)])
+    failed = session(pytester, "--tritium-compare", "last", "--tritium-compare-fail", "10%", *kept)
+    failed.assert_outcomes(passed=3)
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    failed.stdout.fnmatch_lines(["SLOWER test_sum: +50.0 % (+40.0 … +60.0 %), more than 10 %"])
 
 
 def test_wrong_options_of_a_comparison_are_refused_before_anything_runs(pytester: pytest.Pytester) -> None:

@@ -343,8 +343,10 @@ def _against_project(revision: str, project: Project, options: Options, gate: Ga
                 threshold=gate.threshold, config=gate.config, suite=project.name, extra_looks=gate.looks - 1,
                 by=lambda cases, seed: project.measure(pair, options.plan, cases=cases, seed=seed, progress=report),
             )  # fmt: skip
-    results = project.recorded(tested.results, git.head(project.root), dirty=commits[HEAD] != git.head(project.root))
-    return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)"), results=results)
+    head = git.head(project.root)
+    runs = [r and project.recorded(r, head, dirty=commits[HEAD] != head) for r in (tested.results, tested.confirmation)]
+    named = replace(tested.suite, base=f"{revision} (base)")
+    return replace(tested, suite=named, results=runs[0] or tested.results, confirmation=runs[1])
 
 
 def _looking(case: str) -> None:

@@ -8,21 +8,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import made_programs
 from made_repository import git, repository
 from tritium.cli.history import history
 from tritium.cli.projects.bisect import bisect
 from tritium.cli.regression import regression_test
-from tritium.perf.projects import programs
-
-SLEEP = "sleep {}\n"
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("TRITIUM_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("TRITIUM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(programs, "LEAST_S", 0.05)
-    hashes = repository(tmp_path / "repo", [{"run.sh": SLEEP.format(s)} for s in (0.001, 0.0011, 0.02)])
+    made_programs.use(monkeypatch)
+    hashes = repository(tmp_path / "repo", [made_programs.script(s) for s in (0.1, 0.1001, 0.12)])
     monkeypatch.chdir(tmp_path / "repo")
     return hashes
 

@@ -67,7 +67,7 @@ def test_a_clear_slow_down_is_found_wherever_it_is(data: st.DataObject) -> None:
     outcome = search(Made(culprit, slow=0.3, seed=data.draw(st.integers(0, 99))), commits)
     assert outcome.culprit == str(culprit)
     assert outcome.builds <= 2 + math.ceil(math.log2(commits))
-    assert outcome.interval[0] < 1.3 < outcome.interval[1] * 1.2
+    assert 1.1 < outcome.ratio < 1.6
 
 
 def test_without_a_slow_down_there_is_nothing_to_search() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import made_programs
 from made_repository import git, repository
 from tritium.errors import ArgumentError, BuildError
 from tritium.perf.gate import regression
@@ -29,19 +30,21 @@ import speed
 def spin():
     return speed.spin()
 """
-SPEED = "import time\n\n\ndef spin():\n    time.sleep({seconds})\n"
+SPEED = "def spin():\n    {act}\n"
 
 
-def program(seconds: float) -> dict[str, str]:
-    return {"work.sh": f"sleep {seconds}\n"}
+program = made_programs.script
 
 
-def test_many_revisions_become_runs_and_missing_ones_are_filled_in(tmp_path: Path) -> None:
+def test_many_revisions_become_runs_and_missing_ones_are_filled_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_programs.use(monkeypatch)
     root = tmp_path / "repo"
     hashes = repository(
-        root, [program(0.001), program(0.02), {"work.sh": "exit 3\n"}, program(0.02), {"no": "1", **program(0.001)}]
+        root, [program(0.001), program(0.02), {"run.sh": "exit 3\n"}, program(0.02), {"no": "1", **program(0.001)}]
     )
-    own = project(root, commands=["sh work.sh"], build="test ! -e no")
+    own = project(root, commands=["sh run.sh"], build="test ! -e no")
     listed = commits(root, f"{hashes[0]}..main")
     with History(tmp_path / "store") as history:
         first = run_range(own, chosen(listed, 2), history, FAST)
@@ -51,7 +54,7 @@ def test_many_revisions_become_runs_and_missing_ones_are_filled_in(tmp_path: Pat
         assert [c.hash for c in second.known] == [hashes[0]]
         assert set(second.runs) == {hashes[1], hashes[3]}
         assert "exit code 3" in second.failures[hashes[2]]  # of the program
-        points = history.series("sh work.sh", "wall", ARM)
+        points = history.series("sh run.sh", "wall", ARM)
         assert [p.commit for p in points] == [hashes[0], hashes[1], hashes[3]]
         assert points[1].value > 2 * points[0].value
         assert [p.created for p in points] == [c.created for c in listed if c.hash in {p.commit for p in points}]
@@ -67,14 +70,17 @@ def test_revisions_are_spaced_evenly_with_both_ends() -> None:
         chosen(listed, 1)
 
 
-def test_two_trees_of_one_project_are_gated_with_its_benchmarks(tmp_path: Path) -> None:
+def test_each_tree_runs_its_own_code_under_the_same_benchmarks(tmp_path: Path) -> None:
     old, _ = repository(
         tmp_path,
-        [{"speed.py": SPEED.format(seconds=0.001)}, {"speed.py": SPEED.format(seconds=0.004), "bench_it.py": BENCH}],
+        [
+            {"speed.py": SPEED.format(act="raise RuntimeError('old code')")},
+            {"speed.py": SPEED.format(act="return 1"), "bench_it.py": BENCH},
+        ],
     )
     own = project(tmp_path)
     assert [case.name for case in own.cases] == ["spin of a project"]
-    plan = Plan("test", 3, 1, 1, 1e-4, canary=False, metrics=("wall", "cpu"), warmup_batches=1)
+    plan = Plan("test", 1, 1, 1, 1e-4, canary=False, metrics=("wall", "cpu"), warmup_batches=1)
     with trees(own.root) as every:
         pair = {"base": every.tree(old), "head": every.tree(git(tmp_path, "rev-parse", "HEAD"))}
         arms = [own.arm(name, tree) for name, tree in pair.items()]
@@ -86,9 +92,9 @@ def test_two_trees_of_one_project_are_gated_with_its_benchmarks(tmp_path: Path) 
             extra_looks=0,
             by=lambda cases, seed: own.measure(pair, plan, cases=cases, seed=seed),
         )
-    (verdict,) = gated.suite.verdicts
-    assert (verdict.ratio or 0) > 1.5, verdict
-    assert verdict.outcome == "INCONCLUSIVE"  # 3 processes tell how much, and gate nothing
+    base, head = gated.results
+    assert (base.status, "old code" in base.reason, head.status) == ("failed", True, "ok"), gated.results
+    assert head.context.optimisation != base.context.optimisation  # the commits
 
 
 def test_a_module_of_the_checkout_in_place_of_the_tree_is_an_error(
@@ -108,9 +114,10 @@ def test_a_module_of_the_checkout_in_place_of_the_tree_is_an_error(
     recipes.check_imports(tree, root, root / "pkg")  # the benchmarks' own folder
 
 
-def test_a_real_slow_down_is_bisected(tmp_path: Path) -> None:
+def test_a_slow_down_of_a_project_is_bisected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_programs.use(monkeypatch)
     hashes = repository(tmp_path, [program(0.001 if i < 2 else 0.02) | {"n": str(i)} for i in range(3)])
-    own = project(tmp_path, commands=["sh work.sh"])
+    own = project(tmp_path, commands=["sh run.sh"])
     with trees(own.root) as every:
         outcome = bisect(hashes, ProjectProbe(own, every, case_named(own, None)))
     assert outcome.culprit == hashes[2]

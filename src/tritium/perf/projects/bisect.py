@@ -17,8 +17,8 @@ from tritium.errors import ArgumentError, BuildError
 from tritium.perf.stats.estimates import hodges_lehmann, walsh_interval
 
 LOOK = 12  # rounds between two looks; the least p of 12 signed ranks is 0.0005
-LOOKS = 8
-ALPHA = 0.01  # of one decision; each of 8 looks has an eighth of it (Bonferroni)
+LOOKS = 16
+ALPHA = 0.01  # of one decision; each of 16 looks has a sixteenth of it (Bonferroni)
 MARGIN = 0.03  # the least slow-down that is searched
 Side = Literal["good", "bad", "unknown"]
 Rounds = list[list[float]]  # log seconds: round, commit

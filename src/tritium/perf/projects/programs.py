@@ -258,7 +258,7 @@ def measure_programs(
     rounds = 1
     try:
         with _around(cells):
-            first = _warm(cells, warmup, timeout_s, output)
+            first = _warm(cells, max(warmup, int(runs is None)), timeout_s, output)
             groups, rounds = _planned(runs, groups, first, least_runs, most_runs)
             _measure(cells, groups, rounds, rng, timeout_s, output, progress)
     except KeyboardInterrupt:
@@ -320,7 +320,7 @@ def _warm(cells: Mapping[Key, _Cell], warmup: int, timeout_s: float, output: IO[
     """Run every program without counting it; return the seconds of the slowest's first run."""
     firsts = []
     for cell in cells.values():
-        for _ in range(max(warmup, 1)):
+        for _ in range(warmup):
             outcome = _attempt(cell, timeout_s, output) if cell.status == "ok" else None
             if outcome is not None and cell.first_s is None:
                 cell.first_s = outcome.wall
@@ -350,6 +350,8 @@ def _measure(
         for turn in range(group * rounds // groups, (group + 1) * rounds // groups):
             if progress is not None:
                 progress(turn, rounds, f"round {turn + 1} of {rounds}")
+            if not any(cell.status == "ok" for cell in cells.values()):
+                return
             order.reverse()
             if turn % 2 == 0:  # a pair of rounds has each order once; pairs differ
                 rng.shuffle(order)

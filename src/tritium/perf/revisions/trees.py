@@ -100,7 +100,6 @@ def trees(root: Path, build: str = "", report: Callable[[str], None] = lambda _:
         finally:
             for commit in list(every.built):
                 every.release(commit)
-            git(root, "worktree", "prune", check=False)
 
 
 def project_root(folder: str | os.PathLike[str]) -> Path:

@@ -259,9 +259,9 @@ def network_calls(options: Options) -> CasesAndNotes:
 def own_benchmarks(options: Options) -> CasesAndNotes:
     """Return the cases of the user's own benchmarks that were loaded; `operations` are their names."""
     config, registered = options.config, registry.registered()
-    wanted = config.operations if config.operations != ALL_ROWS else tuple(registered)
+    chosen = config.operations if config.operations != ALL_ROWS else tuple(registered)
     cases = [
-        case for name in wanted for case in registry.cases(name, config.tensor_sizes, config.data_types, **options.recipe)
+        case for name in chosen for case in registry.cases(name, config.tensor_sizes, config.data_types, **options.recipe)
     ]  # fmt: skip
     return _unique(cases), _unused_options(options, every_op=True)
 

@@ -19,7 +19,7 @@ from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
 from tritium.perf.records.json_io import dumps
 from tritium.perf.store.history import History
 from tritium.perf.store.machines import Machine, by_machine, machine_of
-from tritium.perf.store.trends import Trend, describe
+from tritium.perf.store.trends import Point, Trend, describe
 from tritium.perf.work.canary import is_canary
 from tritium.see.histories.badge import overall, state_of, svg
 from tritium.see.reports import html
@@ -211,19 +211,31 @@ def case_page(story: Story, title: str) -> str:
 
 
 def _runs(t: Trend) -> Grid:
+    """Return the runs of a trend, newest first; few and short columns, because phones show them too."""
     changes = {s.index: s.ratio for s in t.steps}
     unit = t.points[-1].unit
     rows = tuple(
         (
-            Cell(p.commit[:10] or p.run), Cell(p.created[:16].replace("T", " ")), Cell(amount(p.value, unit), sort=p.value),
-            Cell(f"{amount(math.exp(p.low), unit)} … {amount(math.exp(p.high), unit)}"),
-            Cell(f"{100 * (changes[i] - 1):+.1f} %", "bad" if changes[i] > 1 else "good", changes[i]) if i in changes else Cell(""),
-            Cell("disturbed" if history_disturbance([(p.flags, p.spread)]).noisy else "", "unsure"),
+            Cell(p.commit[:7] or p.run), Cell(p.created[:10], tip=p.created), Cell(amount(p.value, unit), sort=p.value),
+            Cell(f"{100 * math.expm1((p.high - p.low) / 2):.1f} %", sort=p.high - p.low), _change(changes.get(i), p),
         )
         for i, p in reversed(list(enumerate(t.points)))
     )  # fmt: skip
-    heads = ("commit", "when", "value", "95 %", "changed", "remark")
-    return Grid(heads, rows, frozenset({"value", "changed"}), "Runs, newest first", filtered=True)
+    heads = ("commit", "when", "value", "±", "changed")
+    return Grid(
+        heads,
+        rows,
+        frozenset({"value", "±", "changed"}),
+        "Runs, newest first; ±: half of the 95 % interval",
+        filtered=True,
+    )
+
+
+def _change(ratio: float | None, point: Point) -> Cell:
+    """Return the step that begins at a point, or that other load disturbed its run."""
+    if ratio is not None:
+        return Cell(f"{100 * (ratio - 1):+.1f} %", "bad" if ratio > 1 else "good", ratio)
+    return Cell("disturbed" if history_disturbance([(point.flags, point.spread)]).noisy else "", "unsure")
 
 
 def _footer(every: Sequence[Story]) -> str:
