@@ -18,7 +18,12 @@ from tritium.cli.root import cli
 from tritium.perf.store import results as store
 
 ROOT = Path(__file__).parents[2]
-PRINT_NO_FACTS = {"chat", "serve", "report"}  # a conversation, a server, and a page in a file (--format json)
+PRINT_NO_FACTS = {
+    "chat",
+    "dashboard",
+    "serve",
+    "report",
+}  # a conversation, servers, and a page in a file (--format json)
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

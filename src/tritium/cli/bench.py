@@ -150,16 +150,17 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 @options_of_measuring
 @click.pass_context
 def compare(context: click.Context, /, files: tuple[str, ...], **parameters: Any) -> None:
-    """Compare devices, kernels and other libraries, op by op; or FILES of results with the first of them.
+    """Compare devices, kernels and other libraries, op by op.
 
     \b
-    tritium compare before.json after.json                    files, also of other tools
     tritium compare --devices cpu,mlx,torch --peers none      devices
     tritium compare --devices cpu,cpu:portable,cpu:reference  CPU kernels
     tritium compare --batches 1,8,32 --transfer both          batches, transfers
 
     Every result is checked before it is timed. Contenders take turns in fresh processes, so that other load on the machine
-    affects all alike. Ctrl-C keeps what was measured; --resume continues. Files are not judged: regression-check is the gate.
+    affects all alike. Ctrl-C keeps what was measured; --resume continues.
+
+    With FILES of results, also of other tools, the first is compared with the others, and nothing is measured or judged.
     """
     if not files:
         measured("compare", parameters)

@@ -67,7 +67,7 @@ LATER = {
         "bench:compare",
         "Compare devices, kernels and other libraries, op by op.",
     ),
-    "dashboard": Later("live.commands:dashboard", "Show Tritium's processes on a page of this machine, as they run."),
+    "dashboard": Later("live.commands:dashboard", "Show Tritium's running processes on a local page."),
     "doctor": Later(
         "doctor:doctor",
         "Find out why something is slow or noisy on this machine.",
@@ -117,7 +117,7 @@ LATER = {
     ),
     "targets": Later("doctor:targets", "Measure the guides' performance targets on this machine."),
     "time": Later("projects.time:time", "Time any programs side by side."),
-    "top": Later("live.commands:top", "Show tokens, ops, memory and requests of Tritium's processes, as they run."),
+    "top": Later("live.commands:top", "Show Tritium's running processes in the terminal."),
     "tune": Later(
         "tune:tune",
         "Pick the fastest kernels and settings for this machine.",

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,53 @@ def test_a_gate_reads_the_same_whether_it_was_imported_before_or_not(tmp_path: P
     kept = store.save(imports.load(GOLDEN / "criterion"), tmp_path / "kept.json")
     direct, stored = (regression_check(GOLDEN / "criterion", f).verdicts for f in (GOLDEN / "criterion", kept))
     assert direct == stored
+
+
+# ---- strangers
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = data.items() if isinstance(data, dict) else enumerate(data[:2]) if isinstance(data, list) else ()
+    return [path, *(p for k, v in inner for p in places(v, (*path, k)))]
+
+
+def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = list(data) if isinstance(data, list) else dict(data)
+    copy[path[0]] = changed(data[path[0]], path[1:], value)
+    return copy
+
+
+SUMMARY = {
+    "metrics": {
+        "http_req_duration": {"med": 15.0, "avg": 2.0},
+        "http_reqs": {"count": 180},
+        "http_req_failed": {"passes": 1},
+    }
+}
+
+
+@pytest.mark.parametrize("data", [nvbench([1e-4], 0.01), SUMMARY], ids=["nvbench", "k6"])
+def test_a_wrong_value_anywhere_is_read_or_refused_never_a_crash(data: Any, tmp_path: Path) -> None:
+    for path in places(data):
+        for value in (None, -1.5, "x", [{}], {"a": 1}, 10**400, True):
+            with suppress(FormatError):
+                imports.load(written(tmp_path, changed(data, path, value)))
+
+
+@pytest.mark.parametrize("name", ["benchmark.json", "sample.json"])
+def test_a_wrong_value_in_a_folder_of_criterion_is_refused_never_a_crash(name: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "criterion" / "fibonacci" / "recursive" / "10", tmp_path / "c")
+    file = tmp_path / "c" / "new" / name
+    data = json.loads(file.read_text())
+    for path in places(data):
+        for value in (None, -1.5, "x", [{}], {"a": 1}, True):
+            file.write_text(json.dumps(changed(data, path, value)))
+            with suppress(FormatError):
+                imports.load(tmp_path)
+
+
+@pytest.mark.parametrize("line", ['{"type": "Point", "metric": "http_req_duration"}', "[]", "{"])
+def test_wrong_lines_of_k6_are_refused(line: str, tmp_path: Path) -> None:
+    refused(written(tmp_path, point("http_req_duration", 1.0) + "\n" + line))

@@ -16,6 +16,7 @@ from urllib.error import HTTPError
 import pytest
 
 import tritium as tt
+from tritium import buffer
 from tritium.errors import ArgumentError, SaveError
 from tritium.models import session
 from tritium.perf.meters.absent import Absent
@@ -125,7 +126,8 @@ def test_a_process_publishes_its_counters_until_it_stops(place: Path) -> None:
                 break
             time.sleep(0.02)
         assert now.decode_tokens == before.decode_tokens + 7
-        assert now.ops.get("add", 0) >= before.ops.get("add", 0) + 49
+        if buffer.native is not None:  # the pure build replays no decision
+            assert now.ops.get("add", 0) >= before.ops.get("add", 0) + 49
         assert now.rss > 0
         assert 0 < live.spent_s < 10
     assert snapshots() == ([], [])

@@ -34,9 +34,10 @@ def _interval(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.option("--times", type=click.IntRange(1), help="Number of looks (default: until stopped).")
 @json_option("Print each look as one line of JSON.")
 def top(every: float, times: int | None, as_json: bool) -> None:
-    """Show tokens, ops, memory and requests of Tritium's processes, as they run.
+    """Show Tritium's running processes in the terminal.
 
-    A process publishes when TRITIUM_LIVE=1 is set, or inside `with tt.see.publish():`. Nothing leaves the machine.
+    Tokens, ops, memory and requests, as they run. A process publishes when TRITIUM_LIVE=1 is set, or inside
+    `with tt.see.publish():`. Nothing leaves the machine.
     """
     from tritium.perf.records import json_io as records
     from tritium.see.live.viewer import Viewer
@@ -108,7 +109,7 @@ def _rate(value: float | None) -> str:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 (default: any free one).")
 @click.option("--open/--no-open", "opens", default=False, help="Open the page in a browser.")
 def dashboard(port: int, opens: bool) -> None:
-    """Show Tritium's processes on a page of this machine, as they run.
+    """Show Tritium's running processes on a local page.
 
     The page needs no network and is served on 127.0.0.1 alone; /metrics is the same as OpenMetrics. Ctrl-C stops it.
     """

@@ -25,7 +25,6 @@ from typing import Any
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, SaveError
 from tritium.machine.facts import digest, usable_threads
-from tritium.perf.engine import callgrind
 from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Arm, Case, Work
@@ -204,7 +203,9 @@ def measure(
         if log is not None:
             log.close()
     runs = bench.runs()
-    if callgrind.METRIC in plan.metrics and complete:
+    if "instructions" in plan.metrics and complete:
+        from tritium.perf.engine import callgrind  # of these measurements alone
+
         runs = callgrind.filled(runs, cases, arms)
     return Results(
         kind, suite, created, command if command is not None else command_line(), plan, environment,

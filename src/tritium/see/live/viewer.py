@@ -141,7 +141,7 @@ class Viewer:
         cpu = rate(s.cpu_s, lambda b: b.cpu_s)
         row = Row(
             s.pid, s.name, now - s.started_s, max(now - s.time_s, 0.0), None if cpu is None else 100 * cpu, s.rss, s.pool, s.pool_idle,
-            rate(sum(s.ops.values()), lambda b: sum(b.ops.values())), rate(s.decode_tokens, lambda b: b.decode_tokens),
+            rate(sum(s.ops.values()), lambda b: sum(b.ops.values())) if s.ops else None, rate(s.decode_tokens, lambda b: b.decode_tokens),
             rate(s.prefill_tokens, lambda b: b.prefill_tokens), s.decode_tokens, s.running, s.waiting, s.requests_done,
             s.requests_failed, s.publish_s / max(s.time_s - s.started_s, s.interval_s),
             tuple(sorted(((k, v) for k, v in ops.items() if v), key=lambda item: -item[1])[:TOP_OPS]),
