@@ -1,17 +1,22 @@
 // Products with tiled weights on AMX. A unit of a block (16 lines of 64 bytes: 16 rows of each field, 64 k) is a tile of
 // weights as it lies; 16 tokens x 64 k is a tile of activations; their product adds to 16 x 16 sums.
-//   few tokens      VNNI, see vnni.h
+//   few tokens      VNNI, see avx512vnni.cpp
 //   up to 16 or 64  `Piece`: 16 tokens, all views of a unit; masked views go through a small ring, some units ahead
 //   more            `Blocks`: views or codes unpacked into L2; 32 tokens x 2 vectors of 16 rows in four registers
 // Knows nothing of formats beyond views.h. Groups are whole units of 64 k; other
-// multiples of 16 k, and few tokens, are left to VNNI.
+// multiples of 16 k, and few tokens, are left to VNNI. Compiled in the namespace of avx512vnni.cpp: a product is one type
+// for both, and the kernels of that file are compiled once.
 #include "entries.h"
+#include "grouped.h"
 #include "tiles.h"
-#include "vnni.h"
+#include "views.h"
 
 #include <utility>
 
 namespace tritium::TRITIUM_ISA {
+
+Plan vnni_plan(const Product& p, std::int64_t m);  // of avx512vnni.cpp
+
 namespace {
 
 using std::int32_t;
@@ -295,8 +300,8 @@ struct Blocks {
         for (int b = 0; b < strip.blocks; ++b) F::solve(mine + b * F::views);
       }
     }
-    p.after ? strip_results<Blocks>(p, strip, t, count, sums, results, kHanded * rows)
-            : finish_strip<Blocks>(p, strip, t, count, sums);
+    p.after ? strip_results(p, strip, t, count, sums, results, kHanded * rows)
+            : finish_strip(p, strip, t, count, sums);
   }
 
   // What will be unpacked next in place of this strip: its next chunk, or the strip of the next cell. Pair `turn` of
@@ -338,9 +343,8 @@ struct Blocks {
 template <class F>
 Plan plan_of(const Product& p, int64_t m) {
   constexpr int64_t kFew = 8, kMany = F::views > F::fields ? 17 : 65;
-  if (p.grouped && (m < kFew || p.group % kUnit != 0)) return vnni_plan<Zmm, F>(p, m);
+  if (m < kFew || (p.grouped && p.group % kUnit != 0)) return vnni_plan(p, m);
   if (p.grouped) return {kPanels, stream_groups<Piece<F>>};
-  if (m < kFew) return {{}, stream<Direct<Zmm, F>>};
   if (m < kMany) return {kPanels, stream<Piece<F>>};
   return {kPanels, Blocks<F>::run};
 }
@@ -356,6 +360,6 @@ Plan plan(const Product& p, int64_t m) {
 
 }  // namespace
 
-Table tiled_table() { return products<kFormats>(); }
+Table amx_table() { return products<kFormats>(); }
 
 }  // namespace tritium::TRITIUM_ISA

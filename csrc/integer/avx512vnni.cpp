@@ -1,4 +1,4 @@
-// Products with tiled weights on AVX-512 with VNNI: vectors of 64 bytes, 32 of them.
+// Products with tiled weights on AVX-512 with VNNI: vectors of 64 bytes, 32 of them. amx.cpp leaves few tokens to these.
 // Knows nothing of formats beyond views.h, nor of loops beyond vnni.h. Groups must be multiples of 16 k.
 #include "entries.h"
 #include "vnni.h"
@@ -9,6 +9,8 @@ namespace {
 Plan plan(const Product& p, std::int64_t m) { return vnni_plan<Zmm>(p, m); }
 
 }  // namespace
+
+Plan vnni_plan(const Product& p, std::int64_t m) { return plan(p, m); }
 
 Table tiled_table() { return products<kFormats>(); }
 

@@ -7,15 +7,16 @@
 #include "quantize.h"
 
 namespace tritium::TRITIUM_ISA {
-namespace {
-
-constexpr std::int64_t kSlabBytes = 32 << 20;  // of activations that are quantised before they are multiplied
 
 // How a product will be computed.
 struct Plan {
   Layout layout;
   void (*run)(const Product&);
 };
+
+namespace {
+
+constexpr std::int64_t kSlabBytes = 32 << 20;  // of activations that are quantised before they are multiplied
 
 // Defined by the kernel file. m: tokens of the whole call.
 Plan plan(const Product& p, std::int64_t m);

@@ -1,4 +1,4 @@
-// The weight formats, written plainly: the value of a row's elements, and rows of values as bytes.
+// The weight formats, written plainly: the value of a byte's fields, and rows of values as bytes.
 // Knows nothing of products. This is what the layouts mean; the fast kernels only know sums over them.
 #pragma once
 
@@ -88,33 +88,6 @@ auto with_format(DType format, const Fn& f) {
     case DType::tern2_r16: return f.template operator()<DType::tern2_r16>();
     case DType::i8_r16: return f.template operator()<DType::i8_r16>();
     default: return f.template operator()<DType::i4_r32>();
-  }
-}
-
-// All values of one row.
-template <DType F, class T>
-void decode_row(const Weights& w, std::int64_t r, T* to) {
-  if constexpr (F == DType::i8) {
-    const char* from = w.data + r * w.row;
-    for (std::int64_t k = 0; k < w.k; ++k) to[k] = static_cast<T>(static_cast<std::int8_t>(from[k * w.step]));
-  } else if constexpr (tile(F).rows == 1) {
-    const auto* from = reinterpret_cast<const std::uint8_t*>(w.data + r * w.row);
-    const std::int64_t whole_bytes = w.k / kFields<F>;
-    for (std::int64_t i = 0; i < whole_bytes; ++i) {
-      for (int j = 0; j < kFields<F>; ++j) to[i * kFields<F> + j] = static_cast<T>(field_value<F>(from[i], j));
-    }
-    for (std::int64_t k = whole_bytes * kFields<F>; k < w.k; ++k) {
-      to[k] = static_cast<T>(field_value<F>(from[whole_bytes], static_cast<int>(k % kFields<F>)));
-    }
-  } else {
-    constexpr int L = lanes(F);
-    const auto* from = reinterpret_cast<const std::uint8_t*>(w.data + r / tile(F).rows * w.row) + r % L * 4;
-    const int field = static_cast<int>(r % tile(F).rows / L);
-    std::int64_t k = 0;
-    for (; k + 4 <= w.k; k += 4) {
-      for (int i = 0; i < 4; ++i) to[k + i] = static_cast<T>(field_value<F>(from[k * L + i], field));
-    }
-    for (; k < w.k; ++k) to[k] = static_cast<T>(field_value<F>(from[k / 4 * 4 * L + k % 4], field));
   }
 }
 

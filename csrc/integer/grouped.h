@@ -181,12 +181,12 @@ void block_sums(const Product& p, const GroupLines& lines, const Strip<K>& strip
 }
 
 // Results of tokens [t0, t0 + tokens) of a strip from the sums of their blocks.
-template <class K>
-void finish_groups(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, float* total) {
+[[gnu::noinline]] inline void finish_groups(const Product& p, const StripRows& strip, std::int64_t t0, std::int64_t tokens,
+                                            float* total) {
   RowScales scales;
   load_scales(p, strip.row, strip.rows, scales);
   for (std::int64_t t = 0; t < tokens; ++t) {
-    float* const mine = total + t * kStripRows<K>;
+    float* const mine = total + t * strip.stride;
     if (!p.after) {
       put_grouped(p, t0 + t, strip.row, strip.rows, scales, mine);
     } else if (p.by_group) {
@@ -195,7 +195,7 @@ void finish_groups(const Product& p, const Strip<K>& strip, std::int64_t t0, std
       fill_floats(mine, strip.rows, scales, [&](std::int64_t r) { return mine[r] * p.a.scales[t0 + t]; });
     }
   }
-  if (p.after) hand_over(p, t0, tokens, strip.row, strip.rows, total, kStripRows<K>);
+  if (p.after) hand_over(p, t0, tokens, strip.row, strip.rows, total, strip.stride);
 }
 
 // Weights split into pieces of the same number of blocks, wherever that ends in a strip. A strip in several pieces is
@@ -253,7 +253,7 @@ class GroupStream {
         block_sums<K>(p_, lines_, strip, b, t, tokens, scales, b == 0 ? total : part);
         if (b > 0) add_block(total, part, tokens * kStripRows<K>, false);
       }
-      finish_groups<K>(p_, strip, t, tokens, total);
+      finish_groups(p_, strip, t, tokens, total);
     }
   }
 
@@ -262,7 +262,7 @@ class GroupStream {
     if (__atomic_add_fetch(&done_[piece], blocks, __ATOMIC_ACQ_REL) != blocks_) return;
     float* const total = slots_ + piece * slot(p_);
     for (std::int64_t b = 1; b < blocks_; ++b) add_block(total, total + b * size, size, false);
-    finish_groups<K>(p_, Strip<K>(p_, index), 0, p_.m, total);
+    finish_groups(p_, Strip<K>(p_, index), 0, p_.m, total);
   }
 
   const Product& p_;
@@ -330,7 +330,7 @@ struct BlockedGroups {
       }
       if (b > 0) add_block(total, part, count * R, false);
     }
-    finish_groups<K>(p, strip, t0, count, total);
+    finish_groups(p, strip, t0, count, total);
   }
 
   void some(const Strip<K>& strip, std::int64_t first, std::int64_t groups, std::int64_t t0, std::int64_t count,

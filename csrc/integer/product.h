@@ -111,7 +111,7 @@ struct Coding {
 };
 
 // sums of w * q, from sums of (w + offset) * q; whole blocks.
-inline void take_offset(const Coding& coding, std::int32_t sum_of_q, std::int32_t* sums, std::int64_t rows) {
+[[gnu::noinline]] inline void take_offset(const Coding& coding, std::int32_t sum_of_q, std::int32_t* sums, std::int64_t rows) {
   const std::uint32_t excess = static_cast<std::uint32_t>(sum_of_q) * static_cast<std::uint32_t>(coding.offset);
   for (std::int64_t r = 0; r < rows; r += coding.rows) {
     for (int i = 0; i < coding.coded; ++i) {
@@ -126,7 +126,7 @@ struct RowScales {
   bool biased = false;
 };
 
-inline void gather_floats(DType type, const char* from, std::int64_t step, float* to, std::int64_t n) {
+[[gnu::noinline]] inline void gather_floats(DType type, const char* from, std::int64_t step, float* to, std::int64_t n) {
   if (step == 0) {
     float same;
     gather_of<float>(type)(from, item_size(type), &same, 1);
@@ -137,7 +137,7 @@ inline void gather_floats(DType type, const char* from, std::int64_t step, float
 }
 
 // to[j * stride + r] = the scale of group first + j and row + r; rows up to `stride` repeat the last one.
-inline void load_group_scales(const Product& p, std::int64_t row, std::int64_t rows, std::int64_t first,
+[[gnu::noinline]] inline void load_group_scales(const Product& p, std::int64_t row, std::int64_t rows, std::int64_t first,
                               std::int64_t count, float* to, std::int64_t stride) {
   const char* from = p.scale + row * p.scale_row + first * p.scale_group;
   if (p.scale_row == item_size(p.scale_type) || p.scale_row == 0) {  // rows side by side: as layers keep them
@@ -154,7 +154,7 @@ inline void load_group_scales(const Product& p, std::int64_t row, std::int64_t r
   }
 }
 
-inline void load_scales(const Product& p, std::int64_t row, std::int64_t rows, RowScales& to) {
+[[gnu::noinline]] inline void load_scales(const Product& p, std::int64_t row, std::int64_t rows, RowScales& to) {
   if (p.scale && !p.grouped) gather_floats(p.scale_type, p.scale + row * p.scale_row, p.scale_row, to.scale, rows);
   to.biased = p.bias != nullptr;
   if (to.biased) gather_floats(DType::f32, p.bias + row * p.bias_step, p.bias_step, to.bias, rows);
@@ -208,7 +208,7 @@ TRITIUM_INLINE float scaled(std::int32_t sum, float token, float row) {
 }
 
 // The results of token t from the sums of w * q; not grouped.
-inline void put_sums(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
+[[gnu::noinline]] inline void put_sums(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
                      const std::int32_t* sums) {
   if (!p.scale) {
     const Target target(p, t, row);
@@ -230,7 +230,7 @@ TRITIUM_INLINE void add_block(float* total, const float* block, std::int64_t n, 
 }
 
 // The results of token t from the sums over its groups, each already times its scale.
-inline void put_grouped(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
+[[gnu::noinline]] inline void put_grouped(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
                         const float* total) {
   if (p.by_group) return put_floats(p, t, row, rows, s, [&](std::int64_t r) { return total[r]; });
   const float token = p.a.scales[t];

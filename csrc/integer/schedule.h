@@ -42,18 +42,26 @@ TRITIUM_INLINE void add_sums(std::int32_t* to, const std::int32_t* more, std::in
 template <class K>
 inline constexpr std::int64_t kStripRows = K::blocks * K::coding.rows;
 
-// The rows of w that one call of K takes, cut from the rest.
-template <class K>
-struct Strip {
+// The rows of w that one call of a kernel takes, cut from the rest.
+struct StripRows {
   std::int64_t row, rows;  // rows of results
   int blocks;
   const std::uint8_t* w;
+  Coding coding;
+  std::int64_t stride;  // between the sums of two tokens
 
-  Strip(const Product& p, std::int64_t index)
-      : row(index * kStripRows<K>),
-        rows(least(kStripRows<K>, p.n - row)),
-        blocks(static_cast<int>(ceil_div(rows, K::coding.rows))),
-        w(p.w + index * K::blocks * p.w_row) {}
+  StripRows(const Product& p, std::int64_t index, int most_blocks, const Coding& stored)
+      : row(index * most_blocks * stored.rows),
+        rows(least(most_blocks * stored.rows, p.n - row)),
+        blocks(static_cast<int>(ceil_div(rows, stored.rows))),
+        w(p.w + index * most_blocks * p.w_row),
+        coding(stored),
+        stride(most_blocks * stored.rows) {}
+};
+
+template <class K>
+struct Strip : StripRows {
+  Strip(const Product& p, std::int64_t index) : StripRows(p, index, K::blocks, K::coding) {}
 };
 
 // sums[t][r] of tokens [t0, t0 + tokens) over units [first, first + units); calls(t, tokens, unit, units, to) does a part.
@@ -84,29 +92,29 @@ void strip_sums(const Product& p, const Strip<K>& strip, std::int64_t t0, std::i
               });
 }
 
+// What follows happens once for the sums of a strip and is the same code for all kernels, not compiled for each.
+
 // The results of a strip, rows `stride` apart from token to token.
-template <class K>
-void strip_results(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, std::int32_t* sums,
-                   float* to, std::int64_t stride) {
+[[gnu::noinline]] inline void strip_results(const Product& p, const StripRows& strip, std::int64_t t0, std::int64_t tokens,
+                                            std::int32_t* sums, float* to, std::int64_t stride) {
   RowScales scales;
   load_scales(p, strip.row, strip.rows, scales);
-  for (std::int64_t t = 0; t < tokens; ++t, sums += kStripRows<K>, to += stride) {
+  for (std::int64_t t = 0; t < tokens; ++t, sums += strip.stride, to += stride) {
     const float token = p.a.scales[t0 + t];
-    take_offset(K::coding, p.sum(t0 + t, 0), sums, strip.blocks * K::coding.rows);
+    take_offset(strip.coding, p.sum(t0 + t, 0), sums, strip.blocks * strip.coding.rows);
     fill_floats(to, strip.rows, scales, [&](std::int64_t r) { return scaled(sums[r], token, scales.scale[r]); });
   }
 }
 
 // Results of several tokens are handed over together: what takes them has less to begin and end with.
-template <class K>
-void hand_over_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens,
-                     std::int32_t* sums) {
+[[gnu::noinline]] inline void hand_over_strip(const Product& p, const StripRows& strip, std::int64_t t0,
+                                              std::int64_t tokens, std::int32_t* sums) {
   constexpr std::int64_t kAtOnce = 16;
-  alignas(64) float results[kAtOnce * kStripRows<K>];
+  alignas(64) float results[kAtOnce * kMaxRows];
   for (std::int64_t t = 0; t < tokens; t += kAtOnce) {
     const std::int64_t now = least(kAtOnce, tokens - t);
-    strip_results<K>(p, strip, t0 + t, now, sums + t * kStripRows<K>, results, kStripRows<K>);
-    hand_over(p, t0 + t, now, strip.row, strip.rows, results, kStripRows<K>);
+    strip_results(p, strip, t0 + t, now, sums + t * strip.stride, results, strip.stride);
+    hand_over(p, t0 + t, now, strip.row, strip.rows, results, strip.stride);
   }
 }
 
@@ -122,7 +130,7 @@ class Collected {
   void add(const Strip<K>& strip, std::int32_t* sums) {
     if (strip.row != first_ + count_ || count_ + strip.rows > width_) hand_over_all();
     if (count_ == 0) first_ = strip.row;
-    strip_results<K>(p_, strip, 0, p_.m, sums, results_ + count_, width_);
+    strip_results(p_, strip, 0, p_.m, sums, results_ + count_, width_);
     count_ += strip.rows;
   }
 
@@ -139,13 +147,13 @@ class Collected {
   alignas(64) float results_[kMost];
 };
 
-template <class K>
-void finish_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, std::int32_t* sums) {
-  if (p.after) return hand_over_strip<K>(p, strip, t0, tokens, sums);
+[[gnu::noinline]] inline void finish_strip(const Product& p, const StripRows& strip, std::int64_t t0, std::int64_t tokens,
+                                           std::int32_t* sums) {
+  if (p.after) return hand_over_strip(p, strip, t0, tokens, sums);
   RowScales scales;
   load_scales(p, strip.row, strip.rows, scales);
-  for (std::int64_t t = 0; t < tokens; ++t, sums += kStripRows<K>) {
-    take_offset(K::coding, p.sum(t0 + t, 0), sums, strip.blocks * K::coding.rows);
+  for (std::int64_t t = 0; t < tokens; ++t, sums += strip.stride) {
+    take_offset(strip.coding, p.sum(t0 + t, 0), sums, strip.blocks * strip.coding.rows);
     put_sums(p, t0 + t, strip.row, strip.rows, scales, sums);
   }
 }
@@ -176,7 +184,7 @@ class Stream {
         for (std::int64_t t = 0; t < p_.m; t += kTogether) {
           const std::int64_t tokens = least(kTogether, p_.m - t);
           strip_sums<K>(p_, strip, t, tokens, 0, n, sums);
-          p_.after && collected.takes() ? collected.add(strip, sums) : finish_strip<K>(p_, strip, t, tokens, sums);
+          p_.after && collected.takes() ? collected.add(strip, sums) : finish_strip(p_, strip, t, tokens, sums);
         }
       } else {
         strip_sums<K>(p_, strip, 0, p_.m, unit, n, part(piece, unit == 0));
@@ -203,7 +211,7 @@ class Stream {
       const std::int32_t* const more = part(piece, false);
       add_sums(sums, more, slot(p_));
     }
-    finish_strip<K>(p_, Strip<K>(p_, index), 0, p_.m, sums);
+    finish_strip(p_, Strip<K>(p_, index), 0, p_.m, sums);
   }
 
   const Product& p_;
@@ -256,7 +264,7 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
       std::int32_t* const mine = chunks == 1 ? sums : kept + t * kStripRows<K>;
       K::unpacked_sums(views, strip.blocks, units, p.a.at(t0 + t, first), p.a.panel_bytes, now, c == 0 ? mine : sums);
       if (c > 0) add_sums(mine, sums, now * kStripRows<K>);
-      if (c + 1 == chunks) finish_strip<K>(p, strip, t0 + t, now, mine);
+      if (c + 1 == chunks) finish_strip(p, strip, t0 + t, now, mine);
     }
   }
 }

@@ -29,7 +29,7 @@ inline T at(const char* p) {
 }
 
 template <class T, class C>
-void gather_as(const char* from, std::int64_t stride, void* into, std::int64_t n) {
+[[gnu::noinline]] void gather_as(const char* from, std::int64_t stride, void* into, std::int64_t n) {
   C* to = static_cast<C*>(into);
   if (stride == static_cast<std::int64_t>(sizeof(T))) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(at<T>(from + i * static_cast<std::int64_t>(sizeof(T))));
@@ -38,34 +38,9 @@ void gather_as(const char* from, std::int64_t stride, void* into, std::int64_t n
   }
 }
 
-template <DType H>
-void gather_half(const char* from, std::int64_t stride, void* into, std::int64_t n) {
-  float* to = static_cast<float*>(into);
-  if (stride == 2) return widen(H, from, to, n);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint16_t x = at<std::uint16_t>(from + i * stride);
-    to[i] = H == DType::f16 ? f16_to_f32(x) : bf16_to_f32(x);
-  }
-}
-
 // How elements of `type` become C, which holds them all.
 template <class C>
-inline Gather gather_of(DType type) {
-  if constexpr (kDTypeOf<C> == DType::f32) {
-    if (type == DType::f16) return gather_half<DType::f16>;
-    if (type == DType::bf16) return gather_half<DType::bf16>;
-    return gather_as<float, float>;
-  } else if constexpr (kDTypeOf<C> == DType::i64) {
-    switch (type) {
-      case DType::b8: return gather_as<std::uint8_t, C>;
-      case DType::i8: return gather_as<std::int8_t, C>;
-      case DType::i32: return gather_as<std::int32_t, C>;
-      default: return gather_as<std::int64_t, C>;
-    }
-  } else {
-    return gather_as<C, C>;
-  }
-}
+Gather gather_of(DType type);
 
 template <class T, class C>
 inline void scatter_as(const C* from, char* to, std::int64_t stride, std::int64_t n) {
@@ -77,25 +52,16 @@ inline void scatter_as(const C* from, char* to, std::int64_t stride, std::int64_
 
 // Writes n elements of the type computed in to memory of `type`, `stride` bytes apart. Integers wrap.
 template <class C>
-inline void scatter(DType type, const C* from, char* to, std::int64_t stride, std::int64_t n) {
-  if constexpr (kDTypeOf<C> == DType::f32) {
-    if (type != DType::f32) {
-      if (stride == 2) return narrow(type, from, to, n);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::uint16_t x = type == DType::f16 ? f32_to_f16(from[i]) : f32_to_bf16(from[i]);
-        __builtin_memcpy(to + i * stride, &x, 2);
-      }
-      return;
-    }
-  } else if constexpr (kDTypeOf<C> == DType::i64) {
-    switch (type) {
-      case DType::b8: return scatter_as<bool>(from, to, stride, n);
-      case DType::i8: return scatter_as<std::int8_t>(from, to, stride, n);
-      case DType::i32: return scatter_as<std::int32_t>(from, to, stride, n);
-      default: break;
-    }
+void scatter_many(DType type, const C* from, char* to, std::int64_t stride, std::int64_t n);
+
+// The same; a single number of its own type, as reductions have it, costs no call.
+template <class C>
+TRITIUM_INLINE void scatter(DType type, const C* from, char* to, std::int64_t stride, std::int64_t n) {
+  if (n == 1 && type == kDTypeOf<C>) {
+    __builtin_memcpy(to, from, sizeof(C));
+  } else {
+    scatter_many(type, from, to, stride, n);
   }
-  scatter_as<C>(from, to, stride, n);
 }
 
 }  // namespace tritium::TRITIUM_ISA

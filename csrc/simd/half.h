@@ -4,14 +4,9 @@
 
 #include <cstdint>
 
+#include "../view.h"
 #include "math.h"
 #include "span.h"
-
-#if defined(__F16C__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 namespace tritium::TRITIUM_ISA {
 
@@ -53,53 +48,8 @@ TRITIUM_INLINE std::uint16_t f32_to_bf16(float x) {
   return static_cast<std::uint16_t>((b & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-inline void f16_to_f32(const std::uint16_t* from, float* to, std::int64_t n) {
-  std::int64_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= n; i += 8) {
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-  }
-#elif defined(__aarch64__)  // compilers convert __fp16 one by one
-  for (const std::int64_t fours = n / 4 * 4; i < fours; i += 4)
-    vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
-#endif
-  TRITIUM_LOOP
-  for (; i < n; ++i) to[i] = f16_to_f32(from[i]);
-}
-
-inline void f32_to_f16(const float* from, std::uint16_t* to, std::int64_t n) {
-  std::int64_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= n; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-  }
-#elif defined(__aarch64__)
-  for (const std::int64_t fours = n / 4 * 4; i < fours; i += 4)
-    vst1_u16(to + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
-#endif
-  TRITIUM_LOOP
-  for (; i < n; ++i) to[i] = f32_to_f16(from[i]);
-}
-
-inline void bf16_to_f32(const std::uint16_t* from, float* to, std::int64_t n) {
-  TRITIUM_LOOP
-  for (std::int64_t i = 0; i < n; ++i) to[i] = bf16_to_f32(from[i]);
-}
-
-inline void f32_to_bf16(const float* from, std::uint16_t* to, std::int64_t n) {
-  TRITIUM_LOOP
-  for (std::int64_t i = 0; i < n; ++i) to[i] = f32_to_bf16(from[i]);
-}
-
-inline void widen(DType type, const void* from, float* to, std::int64_t n) {
-  const auto* bits = static_cast<const std::uint16_t*>(from);
-  type == DType::f16 ? f16_to_f32(bits, to, n) : bf16_to_f32(bits, to, n);
-}
-
-inline void narrow(DType type, const float* from, void* to, std::int64_t n) {
-  auto* bits = static_cast<std::uint16_t*>(to);
-  type == DType::f16 ? f32_to_f16(from, bits, n) : f32_to_bf16(from, bits, n);
-}
+// n elements of f16 or bf16 as f32, and back.
+void widen(DType type, const void* from, float* to, std::int64_t n);
+void narrow(DType type, const float* from, void* to, std::int64_t n);
 
 }  // namespace tritium::TRITIUM_ISA

@@ -6,6 +6,7 @@
 #include "../threads.h"
 #include "../view.h"
 #include "../workspace.h"
+#include "decode.h"
 #include "rows.h"
 
 namespace tritium::TRITIUM_ISA {
@@ -71,9 +72,7 @@ void run_plain(const Product& p) {
     int16_t* const rows = space.as<int16_t>();
     for (int64_t first = begin * at_once; first < least(end * at_once, p.n); first += at_once) {
       const int64_t count = least(at_once, p.n - first);
-      with_format(p.format, [&]<DType F>() {
-        for (int64_t r = 0; r < count; ++r) decode_row<F>(w, first + r, rows + r * p.k);
-      });
+      for (int64_t r = 0; r < count; ++r) decode_row(w, first + r, rows + r * p.k);
       RowScales scales;
       load_scales(p, first, count, scales);
       for (int64_t t = 0; t < p.m; ++t) multiply_token(p, rows, first, count, t, q + t * p.k, scales);
@@ -101,7 +100,7 @@ float dot(const float* a, const float* b, int64_t n) {
 
 // A row of weights as floats.
 void scaled_row(const Product& p, const Weights& w, int64_t r, float* to) {
-  with_format(p.format, [&]<DType F>() { decode_row<F>(w, r, to); });
+  decode_row(w, r, to);
   for (int64_t g = 0; g < p.groups; ++g) {
     float by;
     gather_floats(p.scale_type, p.scale + r * p.scale_row + g * p.scale_group, 0, &by, 1);
@@ -193,9 +192,7 @@ void repack(const Call& call) {
         continue;
       }
       std::memset(values, 0, static_cast<std::size_t>(rows * width));
-      with_format(from.format, [&]<DType F>() {
-        for (int64_t r = 0; r < least(rows, from.n - first); ++r) decode_row<F>(from, first + r, values + r * width);
-      });
+      for (int64_t r = 0; r < least(rows, from.n - first); ++r) decode_values(from, first + r, 0, from.k, values + r * width);
       with_format(to.format, [&]<DType F>() {
         encode_block<F>(to, first, [&](int64_t r, int64_t k) { return int{values[(r - first) * width + k]}; });
       });

@@ -1,11 +1,11 @@
 // take_rows: rows of a matrix of integer weights as floats, t * scale, one f32 product for each element.
 // Knows nothing of Python. Codes are not checked: weights are when they are made.
 #include "../fault.h"
-#include "../integer/formats.h"
 #include "../integer/quantize.h"
 #include "../threads.h"
 #include "../view.h"
 #include "../workspace.h"
+#include "decode.h"
 #include "gather.h"
 
 namespace tritium::TRITIUM_ISA {
@@ -46,19 +46,18 @@ void take_rows(const Call& call) {
   const bool direct = out.step == 4 || w.k == 1;
   parallel_for(ids.count, kGrain / w.k + 1, [&](int64_t begin, int64_t end) {
     const Workspace space(direct ? 0 : w.k * 4, Need::must);
-    with_format(w.format, [&]<DType F>() {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t index = index_at(ids, i), r = index < 0 ? index + w.n : index;
-        float* const x = direct ? reinterpret_cast<float*>(out.row(i)) : space.as<float>();
-        decode_row<F>(w, r, x);
-        for (int64_t first = 0, g = 0; first < w.k; first += group, ++g) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t index = index_at(ids, i), r = index < 0 ? index + w.n : index;
+      float* const x = direct ? reinterpret_cast<float*>(out.row(i)) : space.as<float>();
+      decode_steps(w, r, [&](int64_t first, int64_t count, const std::int8_t* values) {
+        each_group(first, count, group, values, [&](int64_t k, int64_t n, int64_t g, const std::int8_t* from) {
           const float scale = scale_at(scales, r, g);
-          const int64_t stop = least(first + group, w.k);
-          for (int64_t k = first; k < stop; ++k) x[k] *= scale;
-        }
-        if (!direct) store_floats(out, i, x);
-      }
-    });
+          float* const to = x + k;
+          for_each(n, [&](int64_t i) __attribute__((always_inline)) { to[i] = static_cast<float>(from[i]) * scale; });
+        });
+      });
+      if (!direct) store_floats(out, i, x);
+    }
   });
 }
 

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-#if defined(__aarch64__)
+#if defined(__F16C__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 

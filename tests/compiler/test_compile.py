@@ -969,11 +969,12 @@ class Captured:
 def test_tensors_of_a_deleted_function_are_released_without_a_search_for_garbage() -> None:
     gc.disable()
     try:
-        weight, x, model = tt.randn((4, 4), seed=1), tt.ones((2, 4)), Captured()
-        fn = tt.compile(lambda x: tt.tanh(x @ weight))
+        held, x, model = [tt.randn((4, 4), seed=1)], tt.ones((2, 4)), Captured()
+        fn = tt.compile(lambda x: tt.tanh(x @ held[0]))
         fn(x), fn(x), model.run(x), model.run(x)
-        ends = [weakref.ref(weight), weakref.ref(model.weight), weakref.ref(model)]
-        del fn, weight, model
+        ends = [weakref.ref(held[0]), weakref.ref(model.weight), weakref.ref(model)]
+        del fn, model
+        held.clear()
         assert [end() for end in ends] == [None] * 3
     finally:
         gc.enable()
