@@ -111,10 +111,12 @@ struct Coding {
 };
 
 // sums of w * q, from sums of (w + offset) * q; whole blocks.
-[[gnu::noinline]] inline void take_offset(const Coding& coding, std::int32_t sum_of_q, std::int32_t* sums, std::int64_t rows) {
+inline void take_offset(Coding coding, std::int32_t sum_of_q, std::int32_t* sums, std::int64_t rows) {
   const std::uint32_t excess = static_cast<std::uint32_t>(sum_of_q) * static_cast<std::uint32_t>(coding.offset);
-  for (std::int64_t r = 0; r < rows; r += coding.rows) {
-    for (int i = 0; i < coding.coded; ++i) {
+  const std::int64_t step = coding.coded == coding.rows ? rows : coding.rows;  // all coded: one run
+  const std::int64_t coded = coding.coded == coding.rows ? rows : coding.coded;
+  for (std::int64_t r = 0; r < rows; r += step) {
+    for (std::int64_t i = 0; i < coded; ++i) {
       sums[r + i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[r + i]) - excess);
     }
   }
@@ -127,7 +129,9 @@ struct RowScales {
 };
 
 [[gnu::noinline]] inline void gather_floats(DType type, const char* from, std::int64_t step, float* to, std::int64_t n) {
-  if (step == 0) {
+  if (type == DType::f32 && step == 4) {
+    __builtin_memcpy(to, from, static_cast<std::size_t>(n) * 4);
+  } else if (step == 0) {
     float same;
     gather_of<float>(type)(from, item_size(type), &same, 1);
     for (std::int64_t i = 0; i < n; ++i) to[i] = same;
@@ -147,9 +151,10 @@ struct RowScales {
     }
     return;
   }
+  const Gather gather = gather_of<float>(p.scale_type);
   float mine[kBlock];  // groups have at least one column
   for (std::int64_t r = 0; r < stride; ++r) {
-    gather_floats(p.scale_type, from + least(r, rows - 1) * p.scale_row, p.scale_group, mine, count);
+    gather(from + least(r, rows - 1) * p.scale_row, p.scale_group, mine, count);
     for (std::int64_t j = 0; j < count; ++j) to[j * stride + r] = mine[j];
   }
 }
