@@ -51,7 +51,8 @@ _IMMUTABLE = frozenset(("jax", "jaxlib", "mlx", "tensorflow"))
 def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     """Return the elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
     if type(x.storage) is _NATIVE and x.dtype in _BUFFERED and _is_contiguous(x) and x.size:
-        return np.ndarray(x.shape, x.dtype.numpy, x)  # which exports the memory, as below
+        memory: Any = x  # a buffer, which NumPy's types do not know; reading it exports the memory, as below
+        return np.ndarray(x.shape, x.dtype.numpy, memory)
     if x.dtype.is_packed:
         raise DTypeError(
             f"{x.spec} is packed; see its integers with repack(w, 'i8').numpy(), its floats with dequantize()."
