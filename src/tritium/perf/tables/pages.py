@@ -137,10 +137,23 @@ def _head(results: Results) -> str:
 
 def _details(results: Results, crossovers: bool = True) -> list[Table]:
     """Return the tables of a suite besides the comparison."""
+    counts = _instructions(results)
     if results.suite in OWN:
-        return [OWN[results.suite](results)]
-    more = tables.details(results, results.suite), _crossovers(results) if crossovers else None
+        return [OWN[results.suite](results), *([] if counts is None else [counts])]
+    more = counts, tables.details(results, results.suite), _crossovers(results) if crossovers else None
     return [t for t in more if t is not None]
+
+
+def _instructions(results: Results) -> Table | None:
+    """Return the instructions of a call beside its time; None where nobody asked for them."""
+    if "instructions" not in results.plan.metrics:
+        return None
+    counts = [(r, s) for r in results if (s := r.of("instructions")) is not None]
+    rows = [(r.case, r.arm, tables.time_text(r), f"{s.median:,.0f}") for r, s in counts if s.median is not None]
+    heads = ("case", "contender", "time", "instructions")
+    reasons = dict.fromkeys(f"not counted: {s.reason}" for _, s in counts if not s.flat)
+    sources = dict.fromkeys(f"counted by {s.source}" for _, s in counts if s.flat)
+    return Table("Instructions of a call", heads, tuple(rows), frozenset(heads[2:]), (*sources, *reasons))
 
 
 def _crossovers(results: Results) -> Table | None:
