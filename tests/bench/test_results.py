@@ -164,7 +164,7 @@ def test_whole_models_say_what_they_need(tmp_path: Path) -> None:
     engines = [model.Engine("tritium", lambda: (1.0, 1.0), [300.0, 310.0, 290.0], [30.0, 31.0, 29.0])]
     engines.append(model.Engine("llama.cpp", lambda: (1.0, 1.0), [100.0, 103.0, 97.0], [15.0, 15.5, 14.5]))
     args = argparse.Namespace(
-        rounds=3, prefill=128, decode=64, ours=["2b.tritium"], peer=[["llama.cpp", "llama-bench", "2b.gguf"]], ik=[],
+        rounds=3, prefill=128, decode=64, ours=["2b.tritium"], peer=[["llama.cpp", "llama-bench", "2b.gguf"]], ik=[], litespark=[],
         threads=2, version=[["llama.cpp", "b1"]], results=tmp_path / "made.json",
     )  # fmt: skip
     table = saved(tmp_path, lambda path: model.write_results(args, engines))

@@ -171,7 +171,7 @@ def test_descriptions_say_what_the_models_of_2026_have() -> None:
     first, last = (maple.layers[i].mixer for i in (0, 3))
     assert isinstance(first, Attention)
     assert isinstance(last, Attention)
-    assert (first.window, first.rope is None, last.window, last.rope is None) == (10, False, None, True)
+    assert (first.window, first.rope is None, last.window, last.rope is None) == (9, False, None, True)
     assert isinstance(maple.layers[0].mlp, Experts)
     assert [isinstance(layer.mixer, DeltaNet) for layer in qwen.layers] == [True, True, True, False]
     assert len(Config.from_hf(CONFIGS["gemma3"]).description.ropes) == 2

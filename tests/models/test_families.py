@@ -138,7 +138,7 @@ def test_groups_of_columns_have_activations_of_their_own(tmp_path: Path) -> None
     assert "int8 per group: a scale for each 32 columns, not trained with int8 tokens" in repr(model)
     wanted = families.Decoder(w).logits(IDS)
     assert np.abs(every_logit(model, IDS) - wanted).max() <= USUAL * np.abs(wanted).max()
-    by_token, exact = (every_logit(load(path, activations="float"), IDS, (40,)) for how in ("token", "float"))
+    by_token, exact = (every_logit(load(path, activations=how), IDS, (40,)) for how in ("token", "float"))
     assert np.abs(by_token - exact).max() > np.abs(every_logit(model, IDS, (40,)) - exact).max() > 0
     with pytest.raises(tt.errors.ArgumentError, match="activations 'int4' are unknown"):
         load(path, activations="int4")

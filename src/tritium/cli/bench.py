@@ -272,6 +272,7 @@ def suite_command(name: str) -> click.Command:
 )
 @click.option("--resume", is_flag=True, help="Continue: suites whose results are there are not measured again.")
 @json_option("Print JSON: the exit code of each suite, and its results file.")
+@INSTRUCTIONS
 @NO_REPORT
 def bench_all(chosen: tuple[str, ...] | None, folder: str, resume: bool, as_json: bool, **parameters: Any) -> None:
     """Measure every suite, one after the other.

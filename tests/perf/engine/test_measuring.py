@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tritium.errors import ArgumentError
+from tritium.perf.engine import callgrind
 from tritium.perf.engine.measuring import Bench, measure
 from tritium.perf.records.case import Arm, Case, Context, Recipe
 from tritium.perf.records.run import Plan, Results, rounds_of
@@ -41,7 +42,11 @@ def status(results: Results, name: str, arm: str = "tritium") -> tuple[str, str]
 def pair() -> Results:
     """Two cases on two arms, with the canaries."""
     plan = replace(PLAN, canary=True, rounds=3, metrics=("wall", "cpu", "peak_bytes", "rss_bytes", "instructions"))
-    return measure([case("add"), case("add", "larger", n=5000)], [TRITIUM, OTHER], plan, kind="compare", suite="pair")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(callgrind.shutil, "which", lambda name: None)  # valgrind takes a minute where it is installed
+        return measure(
+            [case("add"), case("add", "larger", n=5000)], [TRITIUM, OTHER], plan, kind="compare", suite="pair"
+        )
 
 
 def test_every_case_has_a_run_on_every_arm(pair: Results) -> None:

@@ -20,6 +20,7 @@ import pytest
 import tritium as tt
 from structure import Structure, structure_of
 from tritium.buffer import native
+from tritium.perf.engine import callgrind
 from tritium.perf.engine.measuring import measure
 from tritium.perf.engine.worker import load_perf
 from tritium.perf.gate import selftest_cases
@@ -177,7 +178,8 @@ def listed() -> list[Case]:
     return list({case.name: case for case in found}.values())
 
 
-def test_a_worker_measures_a_package_of_another_layout(other: Arm) -> None:
+def test_a_worker_measures_a_package_of_another_layout(other: Arm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callgrind.shutil, "which", lambda name: None)  # valgrind takes minutes where it is installed
     names = (*RENAMED, "perf")
     script = "import json, tritium; from importlib.util import find_spec as f; " + (
         f"print(json.dumps([tritium.__file__, [n for n in {names!r} if f('tritium.' + n)]]))"
