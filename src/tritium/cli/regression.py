@@ -264,6 +264,10 @@ def regression_test(
         raise click.UsageError(
             "--build, --command and --path are of two revisions of a project: give --project and --against."
         )
+    if command and instructions:
+        raise click.UsageError(
+            "--instructions are counted in benchmarks, not in programs: leave it out with --command."
+        )
     with file_errors():
         own = [name for file in load for name in suites.load(file)]
         if project and not against:

@@ -59,5 +59,7 @@ def test_two_revisions_of_a_project_are_gated(project: list[str]) -> None:
     done = run(regression_test, "--against", "main~1", *options, "--comment", "c.md")
     assert done.exit_code == 1, done.output
     assert Path("c.md").read_text().startswith("<!-- tritium: performance -->\n### ❌ 1 slower\n")
+    counted = run(regression_test, "--against", "main~1", *options, "--instructions")
+    assert (counted.exit_code, "leave it out with --command" in counted.output) == (2, True)
     refused = run(regression_test, "--against", "main", "--command", "x")
     assert (refused.exit_code, "--project" in refused.output) == (2, True)

@@ -247,7 +247,7 @@ def measure_programs(
     Without `runs` there are as many as fit into three seconds, but at least 15 and at most 1,500 of each.
     """
     if not programs:
-        raise ArgumentError("time: no command was source; at least one is needed.")
+        raise ArgumentError("time: no command was given; at least one is needed.")
     _check_counts(
         runs=(runs, 1), groups=(groups, 1), least_runs=(least_runs, 1), most_runs=(most_runs, 1), warmup=(warmup, 0)
     )
