@@ -52,11 +52,21 @@ def test_top_prints_json_by_line(place: Path) -> None:
     assert [json.loads(line)["processes"][0]["pid"] for line in lines] == [os.getpid()] * 2
 
 
+def heed_interrupts() -> None:
+    """Undo what shells do to programs in the background: SIGINT is ignored there, and inherited so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_dashboard_serves_until_it_is_stopped(place: Path) -> None:
     command = [sys.executable, "-m", "tritium", "dashboard"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        address = running.stdout.readline().split()[1]
-        assert "Tritium, live" in urllib.request.urlopen(address, timeout=20).read().decode()
-        running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 0
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as running:
+        try:
+            assert running.stdout is not None
+            address = running.stdout.readline().split()[1]
+            assert "Tritium, live" in urllib.request.urlopen(address, timeout=20).read().decode()
+            running.send_signal(signal.SIGINT)
+            assert running.wait(20) == 0
+        finally:
+            running.kill()
