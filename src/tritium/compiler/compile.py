@@ -306,7 +306,7 @@ class Compiled(Caller):
         varying = self._varying.get(structure)
         if varying is None:
             with self._lock:
-                make_room(self._varying, MAX_STRUCTURES)
+                _drop_ended(self._varying)
                 varying = self._varying.setdefault(structure, Varying(len(numbers)))
         return varying
 
@@ -372,7 +372,7 @@ class Compiled(Caller):
         known = self._lengths.get(structure)
         if known is None:
             with self._lock:
-                make_room(self._lengths, MAX_STRUCTURES)
+                _drop_ended(self._lengths)
                 known = self._lengths.setdefault(structure, Lengths())
         return known
 
@@ -1000,6 +1000,13 @@ def _caller_with_numbers(native: Any, kinds: tuple[Any, ...], feed: Feed) -> Cal
 
 def _name(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__name__", "function"))
+
+
+def _drop_ended(structures: dict[Any, Any]) -> None:
+    """Make room for a structure of calls; those of objects that have ended go first."""
+    for key in [k for k in structures if not tree.is_alive(k)]:
+        structures.pop(key, None)
+    make_room(structures, MAX_STRUCTURES)
 
 
 def _forget_ready() -> None:

@@ -152,6 +152,13 @@ def key(tree: Tree) -> Any:
     return (tree.key, *(key(c) for c in tree.children))
 
 
+def is_alive(key: Any) -> bool:
+    """Return False for a key of an object that has ended: no call can have it again."""
+    if isinstance(key, Identity):
+        return key() is not None
+    return all(map(is_alive, key)) if isinstance(key, tuple) else True
+
+
 def numbers(tree: Tree) -> list[Any]:
     """Return the Python numbers of a tree, in order: those that a program could take as arguments."""
     if isinstance(tree, Static):
