@@ -20,6 +20,7 @@ from click.core import ParameterSource
 from tritium.arguments import read_duration
 from tritium.cli.text import (
     INSTRUCTIONS,
+    INTERRUPTED,
     NO_REPORT,
     Counts,
     Sizes,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from tritium.perf.suites.config import Options
 
 Command = Callable[..., Any]
-INTERRUPTED = 130
 MODEL_DOC = "tokens per second of a model: prefill, decode, time to first token, memory"
 ALL_DOC = "every suite, one after the other"
 MOST_NAMED = 8  # failed cells in one message

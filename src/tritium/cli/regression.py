@@ -19,6 +19,7 @@ import click
 
 from tritium.cli.text import (
     INSTRUCTIONS,
+    INTERRUPTED,
     NO_REPORT,
     bar,
     echo,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from tritium.perf.suites.suites import Grid
 
 Command = Callable[..., Any]
-INTERRUPTED = 130
 FORMATS = ("text", "json", "markdown")
 CODES = "Exit codes: 0 no regression, 1 regression or missing case, 2 usage or files, 3 no baseline, 4 inconclusive, 5 not comparable."
 
@@ -97,6 +97,15 @@ PROJECT = (
     click.option("--command", multiple=True, metavar="CMD", help="Time this command in each tree; repeatable."),
     click.option("--path", multiple=True, metavar="DIR", help="Folder of a tree for PYTHONPATH (default: src and the tree)."),
 )  # fmt: skip
+
+
+BENCHMARK_FILES = click.option(
+    "--load",
+    multiple=True,
+    type=FILE_HERE,
+    metavar="FILE.py",
+    help="Files of benchmarks (default: found in the project).",
+)
 
 
 def options_of_a_project(command: Command) -> Command:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import shown
+from tritium.cli.text import INTERRUPTED, shown
 from tritium.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 OURS = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", runpy.__file__)
 MAINS = ("__main__.py", "__main__.pyc")  # what makes a folder run
-INTERRUPTED = 130  # what a shell says of a program ended by Ctrl-C
 
 
 def check_outputs(paths: Sequence[str], script: str | None = None, inputs: Iterable[str] = ()) -> None:

@@ -81,6 +81,8 @@ def _as_json(value: Any) -> Any:
     return str(value)
 
 
+INTERRUPTED = 130  # the exit code that shells report of a program ended by Ctrl-C
+
 NO_REPORT = click.option(
     "--report/--no-report", default=True, show_default=True, help="Write an HTML report next to the results."
 )

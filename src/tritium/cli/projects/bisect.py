@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tritium.cli.regression import options_of_a_project, project_of, share
+from tritium.cli.regression import BENCHMARK_FILES, options_of_a_project, project_of, share
 from tritium.cli.text import Table, echo, file_errors, json_option, print_json, print_parts, say, shown
 
 if TYPE_CHECKING:
@@ -24,13 +24,7 @@ CODES = "Exit codes: 0 the commit is named, 2 usage or build, 4 not decided."
 @click.command(epilog=CODES)
 @click.argument("revisions", metavar="GOOD..BAD")
 @options_of_a_project
-@click.option(
-    "--load",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE.py",
-    help="Files of benchmarks (default: found in the project).",
-)
+@BENCHMARK_FILES
 @click.option("--case", metavar="NAME", help="Benchmark or command to follow, if there are several.")
 @click.option("--threshold", callback=share, metavar="SHARE", help="Least slowdown that is searched (default: 3 %).")
 @click.option(

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli.history import arm_of, opened
-from tritium.cli.regression import options_of_a_project, project_of
+from tritium.cli.regression import BENCHMARK_FILES, options_of_a_project, project_of
 from tritium.cli.text import (
+    INTERRUPTED,
     Table,
     echo,
     file_errors,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tritium.perf.revisions.git import Commit
     from tritium.perf.store.history import History
 
-INTERRUPTED = 130
 STORE = click.option(
     "--store",
     type=click.Path(file_okay=False),
@@ -50,13 +50,7 @@ PROJECT = click.option(
 @click.command()
 @click.argument("revisions", metavar="A..B")
 @options_of_a_project
-@click.option(
-    "--load",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE.py",
-    help="Files of benchmarks (default: found in the project).",
-)
+@BENCHMARK_FILES
 @click.option("--suite", metavar="NAME", help="A suite of Tritium, for a checkout of Tritium.")
 @click.option("--most", type=click.IntRange(2), metavar="N", help="At most N revisions, evenly spaced.")
 @click.option(

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli.regression import CODES, share
-from tritium.cli.text import echo, file_errors, json_option, progress, shown
+from tritium.cli.text import INTERRUPTED, echo, file_errors, json_option, progress, shown
 
 if TYPE_CHECKING:
     from tritium.perf.gate.verdict import Suite
     from tritium.perf.projects.programs import Parameter, Program
     from tritium.perf.records.run import Results
 
-INTERRUPTED = 130
 VERSUS, CASE = "--vs", "time"
 FILE = click.Path(dir_okay=False)
 Words = tuple[str, ...]
