@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tritium.errors import ContextError
+from tritium.models.sampling import Logprobs, logprobs
 from tritium.models.text.tokenizer import ALPHABET
 from tritium.models.text.vocabulary import ByteTokenizer, Facts
 
@@ -108,6 +109,14 @@ class Session(Slots):
         for s, t in zip(slots, ids, strict=True):
             self._append(s, [t])
         return np.stack([self._logits(s) for s in slots])
+
+    def scored(self, slot: int, ids: Sequence[int], top: int) -> list[Logprobs]:
+        """Append tokens; what the row before each says of it."""
+        told = []
+        for token in ids:
+            told.append(logprobs(self._logits(slot), token, top))
+            self.extend(slot, [token])
+        return told
 
     def _call(self) -> None:
         self.threads.add(threading.get_ident())

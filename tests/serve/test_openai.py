@@ -143,7 +143,7 @@ def test_fields_that_need_another_say_so() -> None:
     assert (
         fault(b'{"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}', chat=True).param == "top_logprobs"
     )
-    assert fault(b'{"prompt": "a", "echo": true, "logprobs": 1}').param == "logprobs"
+    assert fault(b'{"prompt": "a", "min_tokens": 3, "max_tokens": 2}').param == "min_tokens"
 
 
 VALUES = st.recursive(

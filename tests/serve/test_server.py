@@ -22,6 +22,7 @@ import pytest
 
 pytest.importorskip("h11", reason="needs the extra 'serve'")
 
+from calls import call, completion, events, post
 from markov import Model, encode, expected
 from tritium.errors import ArgumentError, PackageError
 from tritium.models.load import load
@@ -45,38 +46,6 @@ def make(
 def server() -> Iterator[Server]:
     with make(says={"p": "one END two", "é": "añ😀"}) as found:
         yield found
-
-
-def call(server: Server, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of an answer; the text itself where it is no JSON."""
-    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-    c.request(method, path, raw, {k.replace("_", "-"): v for k, v in headers.items()})
-    answer = c.getresponse()
-    text = answer.read()
-    c.close()
-    found = {k.lower(): v for k, v in answer.getheaders()}
-    return answer.status, found, json.loads(text) if "json" in found.get("content-type", "") else text.decode()
-
-
-def post(server: Server, path: str, **body: Any) -> tuple[int, Any]:
-    status, _, found = call(server, "POST", f"/v1/{path}", {"temperature": 0, **body})
-    return status, found
-
-
-def completion(server: Server, prompt: Any, count: int = 8, **body: Any) -> Any:
-    status, found = post(server, "completions", prompt=prompt, max_tokens=count, **body)
-    assert status == 200, found
-    return found
-
-
-def events(server: Server, path: str, **body: Any) -> list[Any]:
-    """What a stream said, without its end mark."""
-    status, found = post(server, path, stream=True, **body)
-    assert status == 200
-    lines = [line.removeprefix("data: ") for line in found.split("\n\n") if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def begin(server: Server, body: dict[str, Any], path: str = "completions") -> socket.socket:
@@ -247,7 +216,10 @@ def test_the_public_client(server: Server) -> None:
         ("POST", "completions", {"prompt": "a" * 513}, 400, None, "context_length_exceeded"),
         ("POST", "completions", {"prompt": "a", "model": "gpt"}, 404, "model", "model_not_found"),
         ("POST", "completions", {"prompt": "a", "temprature": 0}, 400, "temprature", "unknown_parameter"),
-        ("POST", "completions", {"prompt": "a", "guided_regex": "[0-9]"}, 400, "guided_regex", "unsupported_parameter"),
+        ("POST", "completions", {"prompt": "a", "guided_regex": "(a"}, 400, "guided_regex", "invalid_value"),
+        ("POST", "completions", {"prompt": "a", "stop_token_ids": [257]}, 400, "stop_token_ids", "invalid_value"),
+        ("POST", "completions", {"prompt": "a", "allowed_token_ids": []}, 400, "allowed_token_ids", "invalid_value"),
+        ("POST", "completions", {"prompt": "a", "mirostat": 2}, 400, "mirostat", "unsupported_parameter"),
         ("POST", "completions", {"prompt": "a", "suffix": "b"}, 400, "suffix", "unsupported_parameter"),
         ("POST", "chat/completions", {"messages": [{"role": "user"}]}, 400, "messages[0].content", "invalid_value"),
         ("POST", "completions", {"prompt": "a?"}, 500, None, None),

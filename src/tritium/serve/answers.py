@@ -6,16 +6,19 @@ Knows nothing of HTTP, keys or routes: an answer is a JSON value or the pieces o
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tritium.errors import ArgumentError, BusyError, ContextError, PackageError, TritiumError
 from tritium.escape import visible
+from tritium.models.sampling import Constraint, Logprobs
 from tritium.models.text.chat import render
+from tritium.models.text.constraints import constrain
 from tritium.serve import openai
 from tritium.serve.openai import Asked, Labels, ProtocolError, sse
 from tritium.serve.scheduler import Event, Request, Scheduler, Ticket, Usage
@@ -48,33 +51,65 @@ class Answers:
             )  # fmt: skip
         self._check_counts(asked)
         try:
-            prompts = [self._chat_prompt(asked)] if chat else [self._prompt(p) for p in asked.prompts]
+            prompts = (
+                [self._chat_prompt(asked)] if chat else [self._prompt(p, bos=asked.adds_bos) for p in asked.prompts]
+            )
         except PackageError as e:
             raise ProtocolError(501, str(e)) from None
         except TritiumError as e:
             raise ProtocolError(400, str(e), param="messages" if chat else "prompt", code="invalid_value") from None
-        most = min(asked.max_tokens or capacity, self.max_tokens or capacity)
-        return asked, [
-            Request(prompt, most, asked.sampler, asked.stop, stream, asked.logprobs)
-            for prompt in prompts
-            for stream in range(asked.n)
-        ]
+        try:
+            constrain = self._constrain(asked)
+        except PackageError as e:
+            raise ProtocolError(501, str(e)) from None
+        common: dict[str, Any] = {
+            "max_tokens": self._longest(asked), "sampler": asked.sampler, "stop": asked.stop, "logprobs": asked.logprobs,
+            "constrain": constrain, "ends": self._ends(asked), "prompt_logprobs": asked.logprobs if asked.echo else None,
+        }  # fmt: skip
+        return asked, [Request(p, stream=stream, **common) for p in prompts for stream in range(asked.n)]
+
+    def _longest(self, asked: Asked) -> int:
+        """Return how many tokens an answer may have."""
+        bounds = (asked.max_tokens, self.max_tokens, self.scheduler.session.capacity)
+        return min(b for b in bounds if b is not None)
+
+    def _ends(self, asked: Asked) -> frozenset[int]:
+        """Return the tokens that end an answer."""
+        return frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else self.tokenizer.eos)
+
+    def _constrain(self, asked: Asked) -> Callable[[], tuple[Constraint, ...]]:
+        """Return what makes the constraints of an answer; a format is compiled here, beside the event loop."""
+        form = None if asked.form is None else asked.form.form
+        try:
+            return constrain(
+                self.tokenizer, form, least=asked.min_tokens, ends=self._ends(asked), among=asked.allowed_token_ids
+            )
+        except ArgumentError as e:
+            param = "" if asked.form is None else asked.form.param
+            raise ProtocolError(400, f"{param} is not valid: {e}", param=param, code="invalid_value") from None
 
     def _check_counts(self, asked: Asked) -> None:
         count = asked.n * max(1, len(asked.prompts))
         if count > self.max_choices:
             raise openai.too_many_choices(count, self.max_choices)
-        if wrong := [t for t in asked.sampler.logit_bias or () if t >= self.tokenizer.vocab_size]:
+        lists = {"logit_bias": asked.sampler.logit_bias or (), "stop_token_ids": asked.stop_token_ids}
+        lists["allowed_token_ids"] = asked.allowed_token_ids or ()
+        for param, tokens in lists.items():
+            if wrong := [t for t in tokens if t >= self.tokenizer.vocab_size]:
+                raise ProtocolError(
+                    400, f"{param} has token id {wrong[0]}; this model has 0 to {self.tokenizer.vocab_size - 1}.",
+                    param=param, code="invalid_value",
+                )  # fmt: skip
+        if asked.allowed_token_ids == ():
             raise ProtocolError(
-                400, f"logit_bias has token id {wrong[0]}; this model has 0 to {self.tokenizer.vocab_size - 1}.",
-                param="logit_bias", code="invalid_value",
-            )  # fmt: skip
+                400, "allowed_token_ids is empty: no token may follow.", param="allowed_token_ids", code="invalid_value"
+            )
 
-    def _prompt(self, given: str | tuple[int, ...]) -> tuple[int, ...]:
-        if isinstance(given, tuple):
-            return given
+    def _prompt(self, prompt: str | tuple[int, ...], *, bos: bool) -> tuple[int, ...]:
+        if isinstance(prompt, tuple):
+            return prompt
         first = self.tokenizer.bos
-        return tuple(self.tokenizer.encode(given) or ([] if first is None else [first]))
+        return tuple(self.tokenizer.encode(prompt, bos=bos) or ([] if first is None else [first]))
 
     def _chat_prompt(self, asked: Asked) -> tuple[int, ...]:
         template = self.template or self.tokenizer.chat_template
@@ -84,7 +119,8 @@ class Answers:
                 " with a chat_template."
             )
         t = self.tokenizer
-        return tuple(t.encode(render(template, asked.messages, bos_token=t.bos_token, eos_token=t.eos_token)))
+        text = render(template, asked.messages, bos_token=t.bos_token, eos_token=t.eos_token, **asked.template_values)
+        return tuple(t.encode(text))
 
     async def whole(self, asked: Asked, tickets: list[Ticket]) -> dict[str, Any]:
         """The answer when all of it is there."""
@@ -93,12 +129,12 @@ class Answers:
             async for i, event in events:
                 parts[i].append(event)
         choices = []
-        for i, got in enumerate(parts):
-            echo = self._echo(asked, i)
-            logprobs = [p for e in got for p in e.logprobs]
-            told = self._logprobs(asked, logprobs)
-            text = echo + "".join(e.text for e in got)
-            choices.append(openai.choice(asked.chat, i, text, got[-1].finish or "stop", told))
+        for i, (ticket, got) in enumerate(zip(tickets, parts, strict=True)):
+            text = self._echo(asked, i) + "".join(e.text for e in got)
+            logprobs = self._logprobs(
+                asked, [*self._prompt_logprobs(asked, ticket), *(p for e in got for p in e.logprobs)]
+            )
+            choices.append(openai.choice(asked.chat, i, text, got[-1].finish or "stop", logprobs))
         return self._labels(asked).wrap(
             choices, part=False, usage=openai.usage_object([got[-1].usage for got in parts], n=asked.n)
         )
@@ -107,17 +143,18 @@ class Answers:
         """The answer as it comes, in server-sent events. An error is told as the last of them."""
         labels = self._labels(asked)
         usages = [Usage() for _ in tickets]
-        offsets = [0] * len(tickets)
+        offsets = dict[int, int]()  # characters of the tokens told so far, of each answer that has begun
         more: dict[str, Any] = {"usage": None} if asked.include_usage else {}
         try:
             for i in range(len(tickets)):
-                echo = self._echo(asked, i)
-                if asked.chat or echo:
-                    yield sse(
-                        labels.wrap([openai.delta(asked.chat, i, echo, None, None, first=True)], part=True, **more)
-                    )
+                if asked.chat:
+                    yield sse(labels.wrap([openai.delta(True, i, "", None, None, first=True)], part=True, **more))
             async with aclosing(follow(tickets)) as events:
                 async for i, e in events:
+                    if i not in offsets and asked.echo:
+                        yield sse(labels.wrap([self._echoed(asked, tickets[i], i)], part=True, **more))
+                    if i not in offsets:
+                        offsets[i] = sum(self._length(t) for t in tickets[i].request.prompt) if asked.echo else 0
                     usages[i] = e.usage
                     told = self._logprobs(asked, e.logprobs, offsets[i])
                     offsets[i] += len(e.text)
@@ -129,6 +166,20 @@ class Answers:
             yield sse(protocol_error(e).body)
         except ProtocolError as e:
             yield sse(e.body)
+
+    def _echoed(self, asked: Asked, ticket: Ticket, i: int) -> dict[str, Any]:
+        """The first part of an answer that begins with its prompt."""
+        logprobs = self._logprobs(asked, self._prompt_logprobs(asked, ticket))
+        return openai.delta(False, i, self._echo(asked, i), None, logprobs)
+
+    def _prompt_logprobs(self, asked: Asked, ticket: Ticket) -> list[Logprobs]:
+        """What the model thought of a prompt, where it is to be told: of the first token nothing."""
+        if not asked.echo or asked.logprobs is None:
+            return []
+        return [Logprobs(ticket.request.prompt[0], math.nan, ()), *ticket.prompt_logprobs]
+
+    def _length(self, token: int) -> int:
+        return len(self.tokenizer.bytes_of(token).decode("utf-8", "replace"))
 
     def _labels(self, asked: Asked) -> Labels:
         return Labels(

@@ -1,6 +1,6 @@
 """Which fields the JSON objects of a request may have: accepted, accepted without effect, refused; all others are unknown.
 
-Knows nothing of what accepted fields mean (serve_openai). A field that is dropped in silence gives a wrong answer that
+Knows nothing of what accepted fields mean (`serve.openai`). A field that is dropped in silence gives a wrong answer that
 looks right, so every field is listed here or refused by name.
 """
 
@@ -42,15 +42,30 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of one JSON object. `elsewhere` are those of the same object in another route, and what to do."""
+    """The fields of one JSON object. `elsewhere` are those of the same object in another route, and what to do; `aliases` are
+    accepted fields that mean the same as another."""
 
     accepted: tuple[str, ...]
     without_effect: tuple[str, ...] = ()
     refused: Mapping[str, Refusal] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, value: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """The accepted fields of an object that are not null; FieldError for the first that is refused or unknown."""
+        """The accepted fields of an object that are not null, aliases under the name they stand for; FieldError for the first that
+        is refused or unknown."""
+        self._check(value, where)
+        chosen = {name: v for name, v in value.items() if v is not None and name in self.accepted}
+        for alias, name in self.aliases.items():
+            if alias in chosen:
+                if name in chosen:
+                    raise FieldError(
+                        where + alias, f"{where}{alias} and {where}{name} mean the same; send one of them."
+                    )
+                chosen[name] = chosen.pop(alias)
+        return chosen
+
+    def _check(self, value: Mapping[str, Any], where: str) -> None:
         for name, v in value.items():
             if name in self.accepted or name in self.without_effect:
                 continue
@@ -63,7 +78,6 @@ class Fields:
                     raise FieldError(param, f"{param} {self.elsewhere[name]}.", "unsupported_parameter")
             else:
                 raise FieldError(param, f"Unknown parameter: {param}. {self._advice(name)}", "unknown_parameter")
-        return {name: v for name, v in value.items() if v is not None and name in self.accepted}
 
     def _advice(self, name: str) -> str:
         known = {*self.accepted, *self.without_effect, *self.refused}
@@ -83,20 +97,32 @@ def _shown(name: str) -> str:
 
 
 TOOLS = "the model is not offered tools"
-FORMAT = "answers are plain text, not constrained to a schema, grammar or choice"
-END = "an answer ends at the model's own end token, at a string in stop, or at max_tokens"
-SAMPLING = "sampling has temperature, top_p, top_k, min_p and the penalties"
+SAMPLING = "sampling has temperature, top_p, top_k, min_p, typical_p and the penalties"
 TEMPLATE = "messages are written out by the template of the model or of the server"
+WHOLE = "a prompt is read whole or refused; cut it before it is sent"
+ORDER = "all requests are served alike, first come, first served"
+INSIDE = "the server does not tell what happens inside the model"
+FIXED = "the model is served as it was loaded"
 
 SAMPLER = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
-    "top_k", "min_p", "repetition_penalty",  # not OpenAI's, but common among local servers
+    "top_k", "min_p", "typical_p", "repetition_penalty",  # not OpenAI's, but common among local servers
 )  # fmt: skip
-COMMON = (*SAMPLER, "model", "n", "stop", "stream", "stream_options", "max_tokens", "response_format")
+# What vLLM, SGLang and llama.cpp have besides; the formats of an answer are in `serve.formats`.
+FORMATS = (
+    "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema",
+    "grammar", "regex", "ebnf",
+)  # fmt: skip
+ENDS = ("min_tokens", "stop_token_ids", "ignore_eos", "allowed_token_ids", "repeat_last_n")
+ALIASES = {"n_predict": "max_tokens", "max_new_tokens": "max_tokens", "repeat_penalty": "repetition_penalty"}
+COMMON = (
+    *SAMPLER, "model", "n", "stop", "stream", "stream_options", "max_tokens", *FORMATS, *ENDS, *ALIASES,
+)  # fmt: skip
 
-# They describe the caller or the bookkeeping of OpenAI's service: no value of theirs changes an answer.
+# They describe the caller, the bookkeeping of a service or the choice of an engine: no value of theirs changes an answer.
 WITHOUT_EFFECT = (
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls",
+    "guided_decoding_backend", "request_id", "rid", "cache_salt",
 )  # fmt: skip
 
 REFUSED = {
@@ -111,42 +137,75 @@ REFUSED = {
     "web_search_options": Refusal("it does not search"),
     "reasoning_effort": Refusal("the effort of a model cannot be set", ("none",)),
     "verbosity": Refusal("set max_tokens or ask in a message", ("medium",)),
-    "service_tier": Refusal("all requests are served alike, first come, first served", ("auto", "default")),
+    "service_tier": Refusal(ORDER, ("auto", "default")),
     "store": Refusal("answers are not kept", (False,)),
     "suffix": Refusal("text is added at the end of a prompt only", ("",)),
     "best_of": Refusal("every answer that is generated is returned; n says how many", (1,)),
     # Those of vLLM, SGLang and llama.cpp.
-    "guided_json": Refusal(FORMAT),
-    "guided_regex": Refusal(FORMAT),
-    "guided_choice": Refusal(FORMAT),
-    "guided_grammar": Refusal(FORMAT),
-    "structured_outputs": Refusal(FORMAT),
-    "json_schema": Refusal(FORMAT),
-    "grammar": Refusal(FORMAT, ("",)),
-    "regex": Refusal(FORMAT),
-    "ebnf": Refusal(FORMAT),
-    "min_tokens": Refusal(END, (0,)),
-    "n_predict": Refusal("the field is called max_tokens here"),
-    "max_new_tokens": Refusal("the field is called max_tokens here"),
-    "stop_token_ids": Refusal(END, ([],)),
-    "ignore_eos": Refusal(END, (False,)),
+    "guided_whitespace_pattern": Refusal("whitespace in JSON is one space, or a line break and its indentation"),
+    "structural_tag": Refusal("a format is one of JSON schema, regex, grammar and choice"),
     "include_stop_str_in_output": Refusal("a stop string is never part of the answer", (False,)),
+    "no_stop_trim": Refusal("a stop string is never part of the answer", (False,)),
+    "stop_regex": Refusal("stop has strings; regex says what the whole answer looks like"),
+    "bad_words": Refusal("logit_bias has tokens; regex and grammar say what an answer looks like", ([],)),
     "skip_special_tokens": Refusal("special tokens are never part of the answer", (True,)),
-    "repeat_penalty": Refusal("the field is called repetition_penalty here", (1,)),
-    "typical_p": Refusal(SAMPLING, (1,)),
+    "spaces_between_special_tokens": Refusal("special tokens are never part of the answer", (True,)),
+    "return_tokens_as_token_ids": Refusal("tokens are told as text", (False,)),
+    "return_token_ids": Refusal("tokens are told as text; /tokenize has their numbers", (False,)),
+    "return_tokens": Refusal("tokens are told as text; /tokenize has their numbers", (False,)),
     "mirostat": Refusal(SAMPLING, (0,)),
+    "mirostat_tau": Refusal(SAMPLING),
+    "mirostat_eta": Refusal(SAMPLING),
+    "dynatemp_range": Refusal(SAMPLING, (0,)),
+    "dynatemp_exponent": Refusal(SAMPLING),
+    "xtc_probability": Refusal(SAMPLING, (0,)),
+    "xtc_threshold": Refusal(SAMPLING),
+    "dry_multiplier": Refusal(SAMPLING, (0,)),
+    "dry_base": Refusal(SAMPLING),
+    "dry_allowed_length": Refusal(SAMPLING),
+    "dry_penalty_last_n": Refusal(SAMPLING),
+    "dry_sequence_breakers": Refusal(SAMPLING),
+    "top_n_sigma": Refusal(SAMPLING, (-1,)),
+    "samplers": Refusal("the order of samplers is fixed"),
+    "min_keep": Refusal(SAMPLING, (0,)),
     "use_beam_search": Refusal(SAMPLING, (False,)),
     "length_penalty": Refusal(SAMPLING, (1,)),
-    "prompt_logprobs": Refusal("log-probabilities of a prompt are not kept"),
-    "cache_prompt": Refusal("prompts always reuse what a slot holds", (True,)),
-    "add_generation_prompt": Refusal(TEMPLATE, (True,)),
+    "early_stopping": Refusal(SAMPLING, (False,)),
+    "logits_processors": Refusal(SAMPLING, ([],)),
+    "custom_logit_processor": Refusal(SAMPLING),
+    "custom_params": Refusal(SAMPLING),
+    "thinking_token_budget": Refusal("an answer has max_tokens, whatever it consists of"),
+    "t_max_predict_ms": Refusal("an answer has max_tokens, not a time", (0,)),
+    "n_indent": Refusal("regex and grammar say what an answer looks like", (0,)),
+    "n_probs": Refusal("log-probabilities are asked for by logprobs", (0,)),
+    "post_sampling_probs": Refusal("log-probabilities are those of the model", (False,)),
+    "prompt_logprobs": Refusal("ask /v1/completions for echo and logprobs"),
+    "return_hidden_states": Refusal(INSIDE, (False,)),
+    "timings_per_token": Refusal("times are in /metrics", (False,)),
+    "return_progress": Refusal("times are in /metrics", (False,)),
+    "truncate_prompt_tokens": Refusal(WHOLE),
+    "n_keep": Refusal(WHOLE, (0,)),
+    "n_discard": Refusal(WHOLE, (0,)),
+    "cache_prompt": Refusal("prompts always reuse what the server holds", (True,)),
+    "id_slot": Refusal("the server chooses the slot", (-1,)),
+    "priority": Refusal(ORDER, (0,)),
+    "lora": Refusal(FIXED, ([],)),
+    "lora_path": Refusal(FIXED),
+    "session_params": Refusal("a session is the messages of a request"),
+    "kv_transfer_params": Refusal(FIXED),
+    "vllm_xargs": Refusal(FIXED, ({},)),
+    "mm_processor_kwargs": Refusal("it reads and writes text alone", ({},)),
+    "documents": Refusal(TEMPLATE, ([],)),
+    "separate_reasoning": Refusal("reasoning is part of the answer", (False,)),
+    "stream_reasoning": Refusal("reasoning is part of the answer", (True,)),
+    "include_reasoning": Refusal("reasoning is part of the answer", (True,)),
     "continue_final_message": Refusal(TEMPLATE, (False,)),
+    "add_generation_prompt": Refusal(TEMPLATE, (True,)),
     "chat_template": Refusal(TEMPLATE),
-    "chat_template_kwargs": Refusal(TEMPLATE, ({},)),
 }
 
-COMPLETION = ("prompt", "logprobs", "echo")
-CHAT = ("messages", "max_completion_tokens", "logprobs", "top_logprobs")
+COMPLETION = ("prompt", "logprobs", "echo", "add_special_tokens")
+CHAT = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs")
 
 COMPLETION_FIELDS = Fields(
     (*COMMON, *COMPLETION), WITHOUT_EFFECT, REFUSED,
@@ -154,14 +213,18 @@ COMPLETION_FIELDS = Fields(
         "messages": "is for /v1/chat/completions; /v1/completions takes prompt",
         "max_completion_tokens": "is for /v1/chat/completions; /v1/completions takes max_tokens",
         "top_logprobs": "is for /v1/chat/completions; /v1/completions takes their number as logprobs",
+        "chat_template_kwargs": "is for /v1/chat/completions; /v1/completions has no template",
     },
+    ALIASES,
 )  # fmt: skip
 CHAT_FIELDS = Fields(
     (*COMMON, *CHAT), WITHOUT_EFFECT, REFUSED,
     {
         "prompt": "is for /v1/completions; /v1/chat/completions takes messages",
         "echo": "is for /v1/completions; an answer of /v1/chat/completions is the new message alone",
+        "add_special_tokens": "is for /v1/completions; the chat template writes special tokens",
     },
+    ALIASES,
 )  # fmt: skip
 STREAM_OPTIONS = Fields(
     ("include_usage",),
@@ -170,7 +233,23 @@ STREAM_OPTIONS = Fields(
         "continuous_usage_stats": Refusal("usage comes with the last event", (False,)),
     },
 )
-RESPONSE_FORMAT = Fields(("type",))
+RESPONSE_FORMAT = Fields(
+    ("type", "json_schema", "schema"),
+    refused={"structural_tag": Refusal("a format is one of JSON schema, regex, grammar and choice")},
+)
+JSON_SCHEMA = Fields(("schema",), ("name", "description", "strict"))
+STRUCTURED_OUTPUTS = Fields(
+    ("json", "regex", "choice", "grammar", "json_object"),
+    ("backend", "disable_fallback"),
+    {
+        "structural_tag": Refusal("a format is one of JSON schema, regex, grammar and choice"),
+        "whitespace_pattern": Refusal("whitespace in JSON is one space, or a line break and its indentation"),
+        "disable_any_whitespace": Refusal(
+            "whitespace in JSON is one space, or a line break and its indentation", (False,)
+        ),
+        "disable_additional_properties": Refusal("say additionalProperties in the schema", (False,)),
+    },
+)
 MESSAGE = Fields(
     ("role", "content", "name"),
     ("cache_control",),
@@ -191,6 +270,8 @@ PART = Fields(("type", "text"), ("cache_control",))
 OBJECTS = {
     "stream_options.": STREAM_OPTIONS,
     "response_format.": RESPONSE_FORMAT,
+    "response_format.json_schema.": JSON_SCHEMA,
+    "structured_outputs.": STRUCTURED_OUTPUTS,
     "messages[].": MESSAGE,
     "messages[].content[].": PART,
 }

@@ -1,13 +1,14 @@
 """The shapes of the OpenAI protocol: JSON to a request, tokens to JSON, and what is wrong with a body.
 
-Knows nothing of sockets, keys or threads. Which fields there are, and which are refused, is listed in serve_fields.
+Knows nothing of sockets, keys or threads. Which fields there are, and which are refused, is listed in `serve.fields`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,12 @@ from tritium.models.sampling import Logprobs, Sampler
 from tritium.serve.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
-    FORMAT,
     MESSAGE,
     PART,
-    RESPONSE_FORMAT,
     STREAM_OPTIONS,
     FieldError,
 )
+from tritium.serve.formats import READERS, NamedFormat, only
 from tritium.serve.scheduler import Usage
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MOST_MESSAGE = 2000  # characters of an error
 MOST_STOPS = 16
 MOST_LOGPROBS = 20
+MOST_TOKEN_IDS = 4096
+RESERVED = {"messages", "bos_token", "eos_token", "add_generation_prompt", "tools"}  # names a template has already
 DEFAULT_MAX_TOKENS = 16  # of a completion, as OpenAI has it; a chat answer ends by itself
 
 FINISH = {"stop": "stop", "length": "length", "context": "length"}
@@ -74,7 +76,14 @@ class Asked:
     stream: bool
     include_usage: bool
     logprobs: int | None
-    echo: bool
+    echo: bool = False
+    form: NamedFormat | None = None
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    allowed_token_ids: tuple[int, ...] | None = None
+    adds_bos: bool = True
+    template_values: Mapping[str, Any] = field(default_factory=dict)
 
 
 # ---- fields: each check gives the value as we use it, or raises ValueError saying what was needed
@@ -98,6 +107,11 @@ def whole(low: int, high: int) -> Callable[[Any], int]:
         return v
 
     return check
+
+
+def length(v: Any) -> int | None:
+    """A number of tokens; -1, as llama.cpp has it, bounds nothing."""
+    return None if isinstance(v, int) and not isinstance(v, bool) and v == -1 else whole(0, 1 << 31)(v)
 
 
 def flag(v: Any) -> bool:
@@ -190,14 +204,17 @@ def usage_wanted(v: Any) -> bool:
     return flag(STREAM_OPTIONS.select(v, "stream_options.").get("include_usage", False))
 
 
-def response_format(v: Any) -> None:
-    if not isinstance(v, dict) or v.get("type") != "text":
-        raise FieldError(
-            "response_format",
-            f'response_format is not supported by this server: {FORMAT}. Leave it out, or send {{"type": "text"}}.',
-            "unsupported_parameter",
-        )
-    RESPONSE_FORMAT.select(v, "response_format.")
+def token_ids(v: Any) -> tuple[int, ...]:
+    if not isinstance(v, list) or len(v) > MOST_TOKEN_IDS:
+        raise ValueError(f"a list of at most {MOST_TOKEN_IDS} token ids")
+    return ids(v)
+
+
+def template_values(v: Any) -> dict[str, Any]:
+    """Further names that the chat template reads, such as enable_thinking."""
+    if not isinstance(v, dict) or set(v) & RESERVED:
+        raise ValueError(f"an object without {', '.join(sorted(RESERVED))}")
+    return v
 
 
 def _text(v: Any, param: str) -> str:
@@ -221,6 +238,7 @@ SAMPLER = {  # field: (check, what it is when absent)
     # Not OpenAI's, but common among local servers:
     "top_k": (whole(0, 1 << 31), 0),
     "min_p": (number(0, 1), 0.0),
+    "typical_p": (number(0, 1), 1.0),
     "repetition_penalty": (number(0.01, 100), 1.0),
 }
 COMMON = {
@@ -229,19 +247,26 @@ COMMON = {
     "stop": (stops, ()),
     "stream": (flag, False),
     "stream_options": (usage_wanted, False),
-    "max_tokens": (whole(1, 1 << 31), None),
-    "response_format": (response_format, None),
+    "max_tokens": (length, None),
+    "min_tokens": (whole(0, 1 << 31), 0),
+    "stop_token_ids": (token_ids, ()),
+    "allowed_token_ids": (token_ids, None),
+    "ignore_eos": (flag, False),
+    "repeat_last_n": (whole(-1, 1 << 31), None),
+    **{name: (read, None) for name, read in READERS.items()},
 }
 COMPLETION = {
     "prompt": (prompts, None),
     "logprobs": (whole(0, MOST_LOGPROBS), None),
     "echo": (flag, False),
+    "add_special_tokens": (flag, True),
 }
 CHAT = {
     "messages": (messages, None),
     "max_completion_tokens": (whole(1, 1 << 31), None),
     "logprobs": (flag, False),
     "top_logprobs": (whole(0, MOST_LOGPROBS), None),
+    "chat_template_kwargs": (template_values, None),
 }
 
 
@@ -274,6 +299,7 @@ def read_request(body: bytes, *, chat: bool, context: int | None = None, choices
     try:
         fields = (CHAT_FIELDS if chat else COMPLETION_FIELDS).select(value)
         f = {name: _value(fields, name, *row) for name, row in checks.items()}
+        form = only(f)
     except FieldError as e:
         raise ProtocolError(400, str(e), param=e.param, code=e.code) from None
     needed = "messages" if chat else "prompt"
@@ -281,13 +307,17 @@ def read_request(body: bytes, *, chat: bool, context: int | None = None, choices
         raise ProtocolError(400, f"{needed} is missing.", param=needed, code="missing_required_parameter")
     _check_together(f, chat)
     logprobs = (f["top_logprobs"] or 0 if f["logprobs"] else None) if chat else f["logprobs"]
-    most = f["max_completion_tokens"] or f["max_tokens"] if chat else f["max_tokens"] or DEFAULT_MAX_TOKENS
+    most = f["max_tokens"] if not chat or f["max_completion_tokens"] is None else f["max_completion_tokens"]
+    most = DEFAULT_MAX_TOKENS if not chat and "max_tokens" not in fields else most
+    if most is not None and f["min_tokens"] > most:
+        message = f"min_tokens is {f['min_tokens']}, more than max_tokens ({most})."
+        raise ProtocolError(400, message, param="min_tokens", code="invalid_value")
     return Asked(
         chat=chat,
         model=f["model"],
         prompts=() if chat else f["prompt"],
         messages=f["messages"] if chat else (),
-        sampler=Sampler(**{name: f[name] for name in SAMPLER}),
+        sampler=_sampler(f),
         max_tokens=most,
         n=f["n"],
         stop=f["stop"],
@@ -295,7 +325,25 @@ def read_request(body: bytes, *, chat: bool, context: int | None = None, choices
         include_usage=f["stream_options"],
         logprobs=logprobs,
         echo=not chat and f["echo"],
+        form=form,
+        min_tokens=f["min_tokens"],
+        stop_token_ids=f["stop_token_ids"],
+        ignore_eos=f["ignore_eos"],
+        allowed_token_ids=f["allowed_token_ids"],
+        adds_bos=chat or f["add_special_tokens"],
+        template_values=(chat and f["chat_template_kwargs"]) or {},
     )
+
+
+def _sampler(f: Mapping[str, Any]) -> Sampler:
+    """The sampler of a request. llama.cpp's repeat_last_n looks back at all tokens for -1, and at none for 0."""
+    options = {name: f[name] for name in SAMPLER}
+    window = f["repeat_last_n"]
+    if window == 0:
+        options["repetition_penalty"] = 1.0
+    elif window is not None:
+        options["repetition_window"] = max(window, 0)
+    return Sampler(**options)
 
 
 def _check_lengths(prompt: Any, context: int | None, choices: int | None) -> None:
@@ -330,11 +378,6 @@ def _value(fields: Mapping[str, Any], name: str, check: Callable[[Any], Any], de
 def _check_together(f: Mapping[str, Any], chat: bool) -> None:
     if chat and f["top_logprobs"] is not None and not f["logprobs"]:
         raise ProtocolError(400, "top_logprobs needs logprobs: true.", param="top_logprobs", code="invalid_value")
-    if not chat and f["echo"] and f["logprobs"] is not None:
-        raise ProtocolError(
-            400, "echo with logprobs is not supported: a prompt's own log-probabilities are not kept.", param="logprobs",
-            code="unsupported_parameter",
-        )  # fmt: skip
 
 
 # ---- answers
@@ -406,10 +449,11 @@ def logprobs_object(found: Sequence[Logprobs], tokenizer: Tokenizer, *, chat: bo
         }  # fmt: skip
     tokens = [named(p.token) for p in found]
     offsets = list(accumulate(map(len, tokens[:-1]), initial=offset)) if tokens else []
-    top = [{named(t): finite(v) for t, v in p.top} for p in found]
+    unknown = [math.isnan(p.logprob) for p in found]  # the first token of a prompt: nothing is before it
+    top = [None if u else {named(t): finite(v) for t, v in p.top} for u, p in zip(unknown, found, strict=True)]
     return {
         "tokens": tokens,
-        "token_logprobs": [finite(p.logprob) for p in found],
+        "token_logprobs": [None if u else finite(p.logprob) for u, p in zip(unknown, found, strict=True)],
         "top_logprobs": top,
         "text_offset": offsets,
     }

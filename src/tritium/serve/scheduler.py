@@ -17,14 +17,15 @@ from weakref import WeakSet
 
 from tritium.errors import ArgumentError, BusyError, TritiumError
 from tritium.models.generation import Slots, Stops, common, decode, fit
-from tritium.models.sampling import Logprobs, Need, Sampler, State
+from tritium.models.sampling import Constraint, Logprobs, Need, Sampler, State
 from tritium.models.text.tokenizer import Stream, Tokenizer
 from tritium.settings import log
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report."""
+    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report, and
+    `prompt_logprobs` the same for the tokens of the prompt. `ends` are the tokens that end it (None: the model's own)."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -32,6 +33,9 @@ class Request:
     stop: tuple[str, ...] = ()
     stream: int = 0
     logprobs: int | None = None
+    constrain: Callable[[], tuple[Constraint, ...]] = tuple
+    ends: frozenset[int] | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,9 @@ class Ticket:
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
         self.cancelled = False
+        self.prompt_logprobs: list[
+            Logprobs
+        ] = []  # of all tokens of the prompt but the first; whole when the first event comes
         self._cancel = cancel
         self._changed = threading.Condition()
         self._notify: Callable[[], None] | None = None
@@ -253,8 +260,8 @@ class Scheduler:
 
     def _check(self, r: Request) -> None:
         fit(self.session, r.prompt)
-        if r.max_tokens < 1:
-            raise ArgumentError(f"max_tokens must be 1 or more, given {r.max_tokens}.")
+        if r.max_tokens < 0:
+            raise ArgumentError(f"max_tokens must be 0 or more, given {r.max_tokens}.")
         if wrong := [t for t in r.prompt if not 0 <= t < self.tokenizer.vocab_size]:
             raise ArgumentError(f"the prompt has token id {wrong[0]}; ids are 0 to {self.tokenizer.vocab_size - 1}.")
 
@@ -314,7 +321,8 @@ class Scheduler:
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request
         slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
-        state = r.sampler.start(r.prompt, stream=r.stream)
+        shared = shared if r.prompt_logprobs is None else 0  # every token is told by the one before it
+        state = r.sampler.start(r.prompt, stream=r.stream, constraints=r.constrain())
         text, stops = Stream(self.tokenizer), Stops(r.stop)
         self.session.truncate(slot, shared)
         return _Run(ticket, slot, state, text, stops, deque(r.prompt[shared:]), shared, shared)
@@ -339,14 +347,34 @@ class Scheduler:
         size = max(1, self.prefill_chunk // 4) if shared else self.prefill_chunk
         ids = [run.unread.popleft() for _ in range(min(size, len(run.unread)))]
         try:
-            logits = self.session.extend(run.slot, ids)
+            scored = run.ticket.request.prompt_logprobs is not None
+            logits = self._score(run, ids) if scored else self.session.extend(run.slot, ids)
             run.length += len(ids)
             if run.unread:
                 self._reading.append(run)
+            elif not run.ticket.request.max_tokens:
+                self._end(run, finish="length")
             else:
                 self._pick(run, logits)
         except Exception as e:
             self._fail(run, e)
+
+    def _score(self, run: _Run, ids: list[int]) -> Any:
+        """Read a piece of a prompt and tell its tokens' log-probabilities; the logits after it where it is the last piece."""
+        r, logits = run.ticket.request, None
+        rest = ids if run.length else ids[1:]
+        if not run.length:
+            logits = self.session.extend(run.slot, ids[:1])
+        if rest:
+            run.ticket.prompt_logprobs += self.session.scored(run.slot, rest, r.prompt_logprobs or 0)
+        if (
+            rest and not run.unread and r.max_tokens
+        ):  # the last token once more, for the logits that a token is picked from
+            before = len(r.prompt) - 1
+            kept = self.session.reusable(run.slot, before)
+            self.session.truncate(run.slot, kept)
+            logits = self.session.extend(run.slot, r.prompt[kept:])
+        return logits
 
     def _decode(self) -> None:
         """One more token for everyone who has read his prompt."""
@@ -395,7 +423,7 @@ class Scheduler:
         r = run.ticket.request
         token = run.next = run.state.pick(logits)
         run.count += 1
-        if token in self.tokenizer.eos:
+        if token in (self.tokenizer.eos if r.ends is None else r.ends):
             self._end(run, finish="stop")
             return
         run.held.append((run.seen, token, None if r.logprobs is None else run.state.logprobs(r.logprobs)))
@@ -403,7 +431,7 @@ class Scheduler:
         run.seen += len(piece)
         text = run.stops.push(piece)
         self._send(run, text)
-        if run.stops.found:
+        if run.stops.found or run.state.is_done:
             self._end(run, finish="stop")
         elif run.count >= r.max_tokens:
             self._end(run, finish="length")
