@@ -26,9 +26,10 @@ from calls import call, completion, events, post
 from markov import Model, encode, expected
 from tritium.errors import ArgumentError, PackageError
 from tritium.models.load import load
-from tritium.serve import intake, openai
+from tritium.serve import intake
 from tritium.serve.access import Access, read_key
 from tritium.serve.http import Limits
+from tritium.serve.protocols import common, openai as protocol
 from tritium.serve.server import Server
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -193,8 +194,10 @@ def test_the_public_client(server: Server) -> None:
         assert parts[-1].usage.completion_tokens == 7
         with pytest.raises(openai.NotFoundError, match="'other' is not served here"):
             client.completions.create(model="other", prompt="a")
-        with pytest.raises(openai.BadRequestError, match="tools is not supported") as caught:
-            client.chat.completions.create(model="markov", messages=USER, tools=[{"type": "function", "function": {}}])
+        with pytest.raises(openai.BadRequestError, match="not made for them") as caught:
+            client.chat.completions.create(
+                model="markov", messages=USER, tools=[{"type": "function", "function": {"name": "f"}}]
+            )
         assert caught.value.param == "tools"
 
 
@@ -612,7 +615,7 @@ def test_long_lists_are_refused_by_their_length(
     def looked_at(*_: Any) -> Any:
         raise AssertionError("the entries were looked at")
 
-    monkeypatch.setitem(openai.COMPLETION, "prompt", (looked_at, None))
+    monkeypatch.setitem(protocol.COMPLETION, "prompt", (looked_at, None))
     status, found = post(server, "completions", prompt=prompt)
     assert status == 400
     assert (found["error"]["code"], found["error"]["param"]) == (code, param)
@@ -640,7 +643,7 @@ HOSTILE = [
 
 
 def harmless(text: str) -> bool:
-    return text.isprintable() and len(text) <= openai.MOST_MESSAGE + 1
+    return text.isprintable() and len(text) <= common.MOST_MESSAGE + 1
 
 
 def texts(value: Any) -> Iterator[str]:

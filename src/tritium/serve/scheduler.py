@@ -74,6 +74,7 @@ class Ticket:
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
         self.cancelled = False
+        self.stopped_by: str | None = None  # the stop string that ended it, when it has ended
         self.prompt_logprobs: list[
             Logprobs
         ] = []  # of all tokens of the prompt but the first; whole when the first event comes
@@ -447,6 +448,7 @@ class Scheduler:
 
     def _end(self, run: _Run, *, finish: str | None = None, error: TritiumError | None = None) -> None:
         """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
+        run.ticket.stopped_by = run.stops.found
         counters.done += error is None
         counters.failed += error is not None
         whole = finish is not None and not run.stops.found

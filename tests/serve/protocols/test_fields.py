@@ -12,11 +12,12 @@ import pytest
 
 from tritium.models.sampling import Sampler
 from tritium.models.text.constraints import Format
-from tritium.serve import fields, formats, openai
-from tritium.serve.openai import Asked, ProtocolError, read_request
+from tritium.serve.protocols import fields, formats, openai
+from tritium.serve.protocols.common import Asked, ProtocolError
+from tritium.serve.protocols.openai import read_request
 
 USER = [{"role": "user", "content": "hi"}]
-PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
+PAGE = Path(__file__).parents[3] / "docs" / "serve.md"
 
 
 def read(chat: bool = True, **body: Any) -> Asked:
@@ -80,6 +81,7 @@ def test_any_name_can_be_told(name: str) -> None:
          "messages[0].content[0].texts", "text"),
         ({"stream": True, "stream_options": {"includeUsage": True}}, "stream_options.includeUsage", "include_usage"),
         ({"response_format": {"type": "text", "typ": 1}}, "response_format.typ", "type"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameter": {}}}]}, "tools[0].function.parameter", "parameters"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )  # fmt: skip
@@ -117,7 +119,7 @@ def test_a_field_without_effect_has_none(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("chat", "name", "value"),
     [(True, "prompt", "a"), (True, "echo", True), (False, "messages", USER), (False, "max_completion_tokens", 5),
-     (False, "top_logprobs", 2)],
+     (False, "top_logprobs", 2), (False, "tools", []), (False, "tool_choice", "auto"), (True, "add_special_tokens", True)],
 )  # fmt: skip
 def test_a_field_of_the_other_route_is_refused_with_its_own(chat: bool, name: str, value: Any) -> None:
     error = fault(chat, **{name: value})
@@ -256,8 +258,7 @@ def test_a_message_may_be_sent_back_as_it_was_received() -> None:
         {"model": "m", "stream": False, "n": 1, "temperature": 0.7},
         {"model": "m", "temperature": 0.7, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0, "n": 1,
          "max_tokens": 256, "logit_bias": {}, "best_of": 1, "stop": None, "seed": 1, "user": "u"},
-        {"model": "m", "tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "store": False,
-         "metadata": {"a": "b"}, "service_tier": "auto"},
+        {"model": "m", "functions": [], "store": False, "metadata": {"a": "b"}, "service_tier": "auto"},
     ],
     ids=["plain", "stream", "chat framework", "completion framework", "agent"],
 )  # fmt: skip
@@ -287,7 +288,7 @@ def test_the_page_lists_every_accepted_field() -> None:
     routes |= dict.fromkeys(fields.COMPLETION, "completions") | dict.fromkeys(fields.CHAT, "chat")
     routes["logprobs"] = "both"
     nested = {prefix + name: "" for prefix, f in fields.OBJECTS.items() for name in f.accepted}
-    nested |= {name: "chat" if name.startswith("messages") else "both" for name in nested}
+    nested |= {name: "chat" if name.startswith(("messages", "tools")) else "both" for name in nested}
     assert listed == routes | nested
 
 

@@ -96,7 +96,7 @@ def _shown(name: str) -> str:
     return name if len(name) <= LONGEST_NAME and name.isprintable() else ascii(name[:LONGEST_NAME])
 
 
-TOOLS = "the model is not offered tools"
+TOOLS = "it was replaced by tools and tool_choice"
 SAMPLING = "sampling has temperature, top_p, top_k, min_p, typical_p and the penalties"
 TEMPLATE = "messages are written out by the template of the model or of the server"
 WHOLE = "a prompt is read whole or refused; cut it before it is sent"
@@ -121,14 +121,12 @@ COMMON = (
 
 # They describe the caller, the bookkeeping of a service or the choice of an engine: no value of theirs changes an answer.
 WITHOUT_EFFECT = (
-    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls",
+    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
     "guided_decoding_backend", "request_id", "rid", "cache_salt",
 )  # fmt: skip
 
 REFUSED = {
     # OpenAI's.
-    "tools": Refusal(TOOLS, ([],)),
-    "tool_choice": Refusal(TOOLS, ("none", "auto")),
     "functions": Refusal(TOOLS, ([],)),
     "function_call": Refusal(TOOLS, ("none", "auto")),
     "modalities": Refusal("it reads and writes text alone", (["text"], [])),
@@ -205,7 +203,10 @@ REFUSED = {
 }
 
 COMPLETION = ("prompt", "logprobs", "echo", "add_special_tokens")
-CHAT = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs")
+CHAT = (
+    "messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs", "tools", "tool_choice",
+    "parallel_tool_calls",
+)  # fmt: skip
 
 COMPLETION_FIELDS = Fields(
     (*COMMON, *COMPLETION), WITHOUT_EFFECT, REFUSED,
@@ -214,6 +215,9 @@ COMPLETION_FIELDS = Fields(
         "max_completion_tokens": "is for /v1/chat/completions; /v1/completions takes max_tokens",
         "top_logprobs": "is for /v1/chat/completions; /v1/completions takes their number as logprobs",
         "chat_template_kwargs": "is for /v1/chat/completions; /v1/completions has no template",
+        "tools": "is for /v1/chat/completions; /v1/completions has no template to show them",
+        "tool_choice": "is for /v1/chat/completions; /v1/completions has no tools",
+        "parallel_tool_calls": "is for /v1/chat/completions; /v1/completions has no tools",
     },
     ALIASES,
 )  # fmt: skip
@@ -251,19 +255,20 @@ STRUCTURED_OUTPUTS = Fields(
     },
 )
 MESSAGE = Fields(
-    ("role", "content", "name"),
+    ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"),
     ("cache_control",),
     {
         # Null or empty in every message that a client sends back as it received it.
-        "refusal": Refusal("a message has text content alone"),
-        "annotations": Refusal("a message has text content alone", ([],)),
-        "audio": Refusal("a message has text content alone"),
-        "tool_calls": Refusal(TOOLS, ([],)),
-        "tool_call_id": Refusal(TOOLS),
+        "refusal": Refusal("a message has text and tool calls alone"),
+        "annotations": Refusal("a message has text and tool calls alone", ([],)),
+        "audio": Refusal("a message has text and tool calls alone"),
         "function_call": Refusal(TOOLS),
-        "reasoning_content": Refusal("the template is not shown earlier reasoning", ("",)),
     },
 )
+CALL = Fields(("id", "type", "function"), ("index",))
+CALL_FUNCTION = Fields(("name", "arguments"))
+TOOL = Fields(("type", "function"), ("cache_control",))
+FUNCTION = Fields(("name", "description", "parameters", "strict"))
 PART = Fields(("type", "text"), ("cache_control",))
 
 # Every object of a request by the name its fields are shown under.
@@ -272,6 +277,10 @@ OBJECTS = {
     "response_format.": RESPONSE_FORMAT,
     "response_format.json_schema.": JSON_SCHEMA,
     "structured_outputs.": STRUCTURED_OUTPUTS,
+    "tools[].": TOOL,
+    "tools[].function.": FUNCTION,
     "messages[].": MESSAGE,
+    "messages[].tool_calls[].": CALL,
+    "messages[].tool_calls[].function.": CALL_FUNCTION,
     "messages[].content[].": PART,
 }

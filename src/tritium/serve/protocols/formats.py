@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tritium.errors import ArgumentError
 from tritium.models.text.constraints import Format
-from tritium.serve.fields import JSON_SCHEMA, RESPONSE_FORMAT, STRUCTURED_OUTPUTS, FieldError
+from tritium.serve.protocols.fields import JSON_SCHEMA, RESPONSE_FORMAT, STRUCTURED_OUTPUTS, FieldError
 
 ANY_OBJECT = {"type": "object"}
 TYPES = "text, json_object or json_schema"
