@@ -21,6 +21,8 @@ import numpy as np
 
 from tritium.errors import ArgumentError, ContextError
 from tritium.models.bounds import Bounded
+from tritium.models.caching.memory import SlotMemory
+from tritium.models.caching.prefixes import PAGE, common
 from tritium.models.sampling import Largest, Logprobs, Need, Sampler, State
 from tritium.models.text.tokenizer import Stream, Tokenizer
 
@@ -35,10 +37,15 @@ class Slots(Protocol):
     def capacity(self) -> int: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def memory(self) -> SlotMemory: ...
     def tokens(self, slot: int) -> list[int]: ...
     def reusable(self, slot: int, count: int) -> int: ...
     def truncate(self, slot: int, count: int) -> None: ...
     def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
+    def extend_all(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> list[Array]: ...
+    def adopt(self, slot: int, tokens: Sequence[int]) -> None: ...
+    def share(self, source: int, slot: int, count: int) -> None: ...
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array: ...
     def bounded(self, slots: Sequence[int], ids: Sequence[int]) -> Sequence[Array | Bounded]: ...
     def pick(
@@ -301,13 +308,12 @@ def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) ->
     free, active = set(range(session.slots)), list[_Writer]()
     while waiting or active:
         while waiting and free:
-            writer = waiting.popleft()
-            piece = _prefill(session, writer, free, clock)
-            if writer.done:
-                free.add(writer.slot)
-            else:
-                active.append(writer)
-            yield writer.index, writer.told_of(piece)
+            for writer, piece in _prefill(session, waiting, free, clock):
+                if writer.done:
+                    free.add(writer.slot)
+                else:
+                    active.append(writer)
+                yield writer.index, writer.told_of(piece)
         if not active:
             continue
         start = clock()
@@ -335,25 +341,47 @@ def decode(
     return [Largest(*each) for each in zip(tokens, logits, strict=True)]
 
 
-def _prefill(session: Slots, writer: _Writer, free: set[int], clock: Callable[[], float]) -> Piece:
-    """The prompt goes into the free slot that holds most of it; the last token is read in any case, for its logits."""
+def _prefill(
+    session: Slots, waiting: deque[_Writer], free: set[int], clock: Callable[[], float]
+) -> list[tuple[_Writer, Piece]]:
+    """Read the prompts of the first that wait, together, and take a token of each; the last token of a prompt is read in any case,
+    for its logits. One that begins like another of them waits for the next call, and has that beginning copied."""
     start = clock()
+    writers = list[_Writer]()
+    while waiting and free and not any(_begins_alike(session, w, waiting[0]) for w in writers):
+        writer = waiting.popleft()
+        _place(session, writer, free)
+        writers.append(writer)
+    parts = [w.prompt[w.reused :] for w in writers]
+    logits = session.extend_all([w.slot for w in writers], parts)
+    taken = clock() - start
+    pieces = []
+    for writer, row in zip(writers, logits, strict=True):
+        writer.prefill_s = taken
+        pieces.append((writer, writer.take(row)))
+        writer.first_s = clock() - writer.begun
+    return pieces
+
+
+def _begins_alike(session: Slots, writer: _Writer, other: _Writer) -> bool:
+    """Return True if a prompt that is about to be read has a page or more of another one that no slot holds."""
+    shared = min(common(writer.prompt, other.prompt), len(other.prompt) - 1)
+    return shared - writer.reused >= PAGE
+
+
+def _place(session: Slots, writer: _Writer, free: set[int]) -> None:
+    """Give a writer the free slot that holds most of its prompt; what another slot has more of is copied from there."""
     most = len(writer.prompt) - 1
-    shared = {s: session.reusable(s, min(common(session.tokens(s), writer.prompt), most)) for s in sorted(free)}
-    writer.slot = max(shared, key=lambda slot: shared[slot])
-    writer.reused = shared[writer.slot]
+    shared = {s: session.reusable(s, min(common(session.tokens(s), writer.prompt), most)) for s in range(session.slots)}
+    writer.slot = max(sorted(free), key=lambda slot: shared[slot])
+    source = max(shared, key=lambda slot: shared[slot])
     free.remove(writer.slot)
-    session.truncate(writer.slot, writer.reused)
-    logits = session.extend(writer.slot, writer.prompt[writer.reused :])
-    writer.prefill_s = clock() - start
-    piece = writer.take(logits)
-    writer.first_s = clock() - writer.begun
-    return piece
-
-
-def common(one: Sequence[int], two: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    if shared[source] - shared[writer.slot] >= PAGE:
+        session.share(source, writer.slot, shared[source])
+        writer.reused = shared[source]
+    else:
+        session.truncate(writer.slot, shared[writer.slot])
+        writer.reused = shared[writer.slot]
 
 
 # ---- perplexity

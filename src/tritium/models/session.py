@@ -22,6 +22,8 @@ from tritium.families.config import Config
 from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
 from tritium.models.bounds import Bounded
+from tritium.models.caching.memory import SlotMemory
+from tritium.models.caching.prefixes import common
 from tritium.models.certified import Certified
 from tritium.models.weights import Network
 from tritium.nn.mixers import DeltaState
@@ -33,6 +35,8 @@ BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is
 TOGETHER = (1, 2, 4, 8, 16, 32, 64)  # sequences of one decode program
 SCORED = (16, 64)  # tokens whose logits are all wanted: each takes a row of the vocabulary
 EXACT = 1 << 24  # ids up to here are exact in f32, which every device has
+ROW = 8  # tokens of one sequence in a row of a program that reads several prompts; a longer prompt takes several rows
+ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # rows of such a program
 START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
 
 Ids = Sequence[int]
@@ -134,6 +138,20 @@ def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
     return split if sum(split) + START * len(split) < above + START else (above,)
 
 
+@lru_cache(maxsize=4096)
+def _cost(count: int) -> int:
+    """Return what reading a prompt alone takes, in tokens of prefill."""
+    sizes = chunks(count)
+    return sum(sizes) + START * len(sizes)
+
+
+def shares_rows(counts: Sequence[int]) -> bool:
+    """Return True if prompts of these lengths take less in common programs than one by one."""
+    whole, rest = divmod(sum(-(-count // ROW) for count in counts), ROWS[-1])
+    sizes = [ROWS[-1]] * whole + ([next(b for b in ROWS if b >= rest)] if rest else [])
+    return sum(size * ROW + START for size in sizes) < sum(map(_cost, counts))
+
+
 @dataclass
 class TokenCounts:
     """Tokens of all sessions of this process since it started: cheap sums, always on."""
@@ -176,6 +194,11 @@ class Session:
         self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
         mixers = [layer.mixer for layer in config.description.layers]
         self.caches: tuple[Tensor, ...] = tuple(t for mixer in mixers for t in self._state(mixer, kv))
+        kinds = [isinstance(mixer, DeltaNet) for mixer in mixers for _ in range(1 + isinstance(mixer, DeltaNet))]
+        self.memory = SlotMemory(
+            [t for t, whole in zip(self.caches, kinds, strict=True) if not whole],
+            [t for t, whole in zip(self.caches, kinds, strict=True) if whole],
+        )
         # A recurrent state holds all tokens so far as one: it cannot be cut to the first of them.
         self.recurrent = any(isinstance(mixer, DeltaNet) for mixer in mixers)
         self._last: dict[
@@ -234,6 +257,77 @@ class Session:
         if count < len(held):
             self._last.pop(slot, None)
         del held[count:]
+
+    def adopt(self, slot: int, tokens: Ids) -> None:
+        """Declare that a slot holds these tokens, whose memory was written by a `PrefixCache` or from a file."""
+        slot = self._slot(slot)
+        held = self._tokens[slot]
+        self._ahead = None
+        self._last.pop(slot, None)
+        held.clear()
+        if tokens:
+            held += self._checked(slot, tokens)
+
+    def share(self, source: int, slot: int, count: int) -> None:
+        """Make a slot hold the first `count` tokens of another one, by a copy; of a recurrent model those of the whole slot."""
+        held, own = self._tokens[self._slot(source)], self._tokens[self._slot(slot)]
+        if not 0 <= count <= len(held) or self.reusable(source, count) != count:
+            raise ArgumentError(
+                f"share: slot {source} holds {len(held)} tokens, of which {self.reusable(source, min(count, len(held)))} can be "
+                f"shared; {count} were asked for."
+            )
+        start = 0 if self.recurrent else common(held[:count], own)
+        self.memory.copy(source, slot, start, count)
+        if self.recurrent and count:
+            self.memory.write_state(slot, self.memory.read_state(source))
+        self.adopt(slot, held[:count])
+
+    def extend_all(self, slots: Sequence[int], ids: Sequence[Ids]) -> list[Logits]:
+        """Append tokens to each of several slots; the logits [vocab] after the last of each. Prompts that are cheaper to read
+        together than one by one share the programs: one product over the tokens of all. If it fails, all slots are as before."""
+        if len(slots) == 1 == len(ids):
+            return [self.extend(slots[0], ids[0])]
+        slots = [self._slot(slot) for slot in slots]
+        if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
+            raise ArgumentError(
+                f"extend_all: different slots and tokens for each are needed, given {slots} and {len(ids)}."
+            )
+        new = [self._checked(slot, part) for slot, part in zip(slots, ids, strict=True)]
+        if all(len(part) == 1 for part in new):
+            return list(self.step(slots, [part[0] for part in new]))
+        before = [len(self._tokens[slot]) for slot in slots]
+        try:
+            if self.recurrent or not shares_rows([len(part) for part in new]):
+                return [self.extend(slot, part) for slot, part in zip(slots, new, strict=True)]
+            return self._extend_rows(slots, new)
+        except BaseException:
+            for slot, count in zip(slots, before, strict=True):
+                self.truncate(slot, self.reusable(slot, min(count, len(self._tokens[slot]))))
+            raise
+
+    def _extend_rows(self, slots: list[int], new: list[list[int]]) -> list[Logits]:
+        """Append tokens in rows of ROW: all keys and values of a program are written before any is read, so rows of one sequence
+        may stand in the same program."""
+        self._ahead = None
+        rows: list[tuple[int, int, list[int]]] = []  # number of the sequence, position, tokens
+        for i, (slot, part) in enumerate(zip(slots, new, strict=True)):
+            held = len(self._tokens[slot])
+            rows += [(i, held + at, part[at : at + ROW]) for at in range(0, len(part), ROW)]
+        logits: dict[int, Logits] = {}
+        while rows:
+            size = next((b for b in ROWS if b >= len(rows)), ROWS[-1])
+            now, rows = rows[:size], rows[size:]
+            padded, places = np.zeros((size, ROW), np.int32), np.zeros((size, 3), np.int32)
+            for r, (i, start, part) in enumerate(now):
+                padded[r, : len(part)] = part
+                places[r] = slots[i], start, len(part)
+            at = np.arange(size, dtype=np.int32) * ROW + np.maximum(places[:, 2] - 1, 0)
+            last = self._run(self._programs.last, padded, places, at)
+            logits |= {i: last[r] for r, (i, _, _) in enumerate(now)}
+        for slot, part in zip(slots, new, strict=True):
+            self._tokens[slot] += part
+            counters.prefill += len(part)
+        return [logits[i] for i in range(len(slots))]
 
     def extend(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the logits [vocab] after the last of them. If it fails, the slot is as before."""

@@ -1,8 +1,9 @@
 """Many requests, one session: continuous batching in one thread that owns the session.
 
-Knows nothing of HTTP. Each turn admits waiting requests to free slots in the order they came, reads one piece of one
-prompt, and decodes one token for every running request in a single call. A reader takes what is there when it likes:
-pieces it has not taken yet are merged, so nobody waits for a slow one and memory is bounded by the tokens asked for.
+Knows nothing of HTTP. Each turn admits waiting requests to free slots in the order they came, reads a piece of the prompts, and
+decodes one token for every running request in a single call. What a request has read and said is kept in a prefix cache for those
+that begin alike, and one that begins like a prompt under way waits for it. A reader takes what is there when it likes: pieces it has
+not taken yet are merged, so nobody waits for a slow one and memory is bounded by the tokens asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 from weakref import WeakSet
 
 from tritium.errors import ArgumentError, BusyError, TritiumError
-from tritium.models.generation import Slots, Stops, common, decode, fit
+from tritium.models.caching.prefixes import PAGE, Node, PrefixCache, common, default_limit
+from tritium.models.generation import Slots, Stops, decode, fit
 from tritium.models.sampling import Logprobs, Need, Sampler, State
 from tritium.models.text.tokenizer import Stream, Tokenizer
 from tritium.settings import log
@@ -38,7 +40,7 @@ class Request:
 class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    reused_tokens: int = 0  # of the prompt, which stood in the slot already
+    reused_tokens: int = 0  # of the prompt, which were in the slot or in the prefix cache
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,25 @@ class _Run:
     state: State
     text: Stream
     stops: Stops
-    unread: deque[int]  # of the prompt
     length: int  # tokens that stand in the slot
     reused: int
+    node: Node | None = None  # of the prefix cache, which it keeps there
+    leader: tuple[_Run, int] | None = None  # who is reading the same beginning, and how many tokens it has
+    marks: set[int] = field(default_factory=set)  # of a recurrent model: lengths of the prompt at which states are kept
     next: int | None = None  # the token picked last; None while the prompt is being read
     count: int = 0  # tokens generated
     seen: int = 0  # characters that came out of the tokens
     sent: int = 0  # characters given to the ticket
     held: deque[tuple[int, int, Logprobs | None]] = field(default_factory=deque)  # (begins at, token, …), not yet sent
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.ticket.request.prompt
+
+    def piece(self, most: int) -> tuple[int, ...]:
+        """Return the next tokens of the prompt, up to the next mark."""
+        stop = min([self.length + most, *(m for m in self.marks if m > self.length)])
+        return self.prompt[self.length : stop]
 
     @property
     def need(self) -> Need:
@@ -182,15 +195,25 @@ class _Run:
 
 
 class Scheduler:
-    """Runs requests on the slots of a session. `queue` more may wait; beyond that `submit` raises BusyError."""
+    """Runs requests on the slots of a session. `queue` more may wait; beyond that `submit` raises BusyError.
 
-    def __init__(self, session: Slots, tokenizer: Tokenizer, *, queue: int = 64, prefill_chunk: int = 128) -> None:
+    prefill_chunk: tokens of prompts between two steps of decoding. prefix_cache: most bytes of the prefixes kept for other requests,
+    0 for none; by default what the slots take when full, at most 1 GiB.
+    """
+
+    def __init__(
+        self, session: Slots, tokenizer: Tokenizer, *, queue: int = 64, prefill_chunk: int = 128,
+        prefix_cache: int | None = None,
+    ) -> None:  # fmt: skip
         if queue < 0 or prefill_chunk < 1:
             raise ArgumentError(
                 f"Scheduler: queue must be 0 or more and prefill_chunk 1 or more, given {queue} and {prefill_chunk}."
             )
         self.session, self.tokenizer = session, tokenizer
         self.queue, self.prefill_chunk = queue, prefill_chunk
+        memory = session.memory
+        limit = default_limit(memory, session.slots, session.capacity) if prefix_cache is None else prefix_cache
+        self.prefixes = PrefixCache(memory, limit)
         self._waiting: deque[Ticket] = deque()
         self._runs: dict[int, _Run] = {}  # by slot; changed by the thread alone
         self._reading: deque[_Run] = deque()  # those whose prompt is being read, in turn
@@ -315,9 +338,51 @@ class Scheduler:
         r = ticket.request
         slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
         state = r.sampler.start(r.prompt, stream=r.stream)
-        text, stops = Stream(self.tokenizer), Stops(r.stop)
+        run = _Run(ticket, slot, state, Stream(self.tokenizer), Stops(r.stop), shared, shared)
         self.session.truncate(slot, shared)
-        return _Run(ticket, slot, state, text, stops, deque(r.prompt[shared:]), shared, shared)
+        self.prefixes.counts.queries += len(r.prompt)
+        self.prefixes.counts.hits += shared
+        if self.prefixes.recurrent and len(r.prompt) > 1:
+            run.marks.add(len(r.prompt) - 1)
+        self._load(run)
+        self._follow(run)
+        return run
+
+    def _load(self, run: _Run) -> None:
+        """Copy into a slot what the prefix cache has more of its prompt; the last token is read in any case, for its logits."""
+        match = self.prefixes.match(run.prompt, len(run.prompt) - 1)
+        if self.prefixes.recurrent and match.known - max(match.count, run.length) >= PAGE:
+            run.marks.add(match.known)  # others began alike: the next one finds a state here
+        if match.count <= run.length:
+            return
+        self.session.truncate(run.slot, 0 if self.prefixes.recurrent else run.length)
+        self.prefixes.load(run.slot, match, 0 if self.prefixes.recurrent else run.length)
+        self.session.adopt(run.slot, run.prompt[: match.count])
+        self.prefixes.counts.hits += match.count - run.length
+        run.length = run.reused = match.count
+
+    def _follow(self, run: _Run) -> None:
+        """Let a request wait for the one that is reading most of its prompt, if that is a page or more."""
+        if not self.prefixes.limit:
+            return
+        best = run.length + PAGE - 1
+        for other in self._reading:
+            shared = min(common(other.prompt, run.prompt), len(run.prompt) - 1)
+            if shared > max(best, other.length):
+                best, run.leader = shared, (other, shared)
+        if run.leader is not None and self.prefixes.recurrent:
+            run.leader[0].marks.add(best)
+
+    def _waits(self, run: _Run) -> bool:
+        """Return True while another request reads what this one begins with; then have it copied."""
+        if run.leader is None:
+            return False
+        other, shared = run.leader
+        if other.next is None and other.length < shared and self._runs.get(other.slot) is other:
+            return True
+        run.leader = None
+        self._load(run)
+        return False
 
     def _best(self, free: Sequence[int], prompt: Sequence[int]) -> tuple[int, int]:
         """The slot where most is gained: tokens reused less tokens thrown away; among equals the longest unused."""
@@ -331,22 +396,64 @@ class Scheduler:
         return slot, shared
 
     def _read(self) -> None:
-        """One piece of one prompt; a smaller piece while others wait for their next token."""
-        if not self._reading:
+        """Read a piece of the prompts under way, in turn and together; a smaller piece while others wait for their next token."""
+        decoding = len(self._runs) > len(self._reading)
+        room = max(1, self.prefill_chunk // 4) if decoding else self.prefill_chunk
+        parts: list[tuple[_Run, tuple[int, ...]]] = []
+        for run in list(self._reading):
+            if room and not self._waits(run):
+                parts.append((run, run.piece(room)))
+                room -= len(parts[-1][1])
+        if not parts:
             return
-        run = self._reading.popleft()
-        shared = len(self._runs) > len(self._reading) + 1
-        size = max(1, self.prefill_chunk // 4) if shared else self.prefill_chunk
-        ids = [run.unread.popleft() for _ in range(min(size, len(run.unread)))]
+        for run, _ in parts:
+            self._reading.remove(run)
         try:
-            logits = self.session.extend(run.slot, ids)
-            run.length += len(ids)
-            if run.unread:
+            rows = self.session.extend_all([run.slot for run, _ in parts], [ids for _, ids in parts])
+        except Exception as e:
+            self._read_alone(parts, e)
+            return
+        for (run, ids), logits in zip(parts, rows, strict=True):
+            self._has_read(run, len(ids), logits)
+
+    def _read_alone(self, parts: list[tuple[_Run, tuple[int, ...]]], error: Exception) -> None:
+        """After reading together failed: one by one, so that only those end that cannot go on."""
+        for run, ids in parts:
+            try:
+                if len(parts) == 1:
+                    raise error
+                logits = self.session.extend(run.slot, ids)
+            except Exception as e:
+                self._fail(run, e)
+            else:
+                self._has_read(run, len(ids), logits)
+
+    def _has_read(self, run: _Run, count: int, logits: Any) -> None:
+        run.length += count
+        try:
+            self._keep(run, run.prompt[: run.length])
+            if run.length < len(run.prompt):
                 self._reading.append(run)
             else:
                 self._pick(run, logits)
         except Exception as e:
             self._fail(run, e)
+
+    def _keep(self, run: _Run, tokens: Sequence[int]) -> None:
+        """Keep what is in a slot for others that begin alike; of a recurrent model where somebody may go on from."""
+        if not self.prefixes.limit or not tokens:
+            return
+        node = self.prefixes.store(run.slot, tokens)
+        self.prefixes.pin(node)
+        self._let_go(run)
+        run.node = node
+        if run.length in run.marks:
+            self.prefixes.snapshot(run.slot, tokens)
+
+    def _let_go(self, run: _Run) -> None:
+        if run.node is not None:
+            self.prefixes.release(run.node)
+            run.node = None
 
     def _decode(self) -> None:
         """One more token for everyone who has read his prompt."""
@@ -421,6 +528,11 @@ class Scheduler:
         """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
         counters.done += error is None
         counters.failed += error is not None
+        if error is None:
+            with suppress(Exception):  # it is there for others; this one has ended well
+                run.marks.add(run.length)
+                self._keep(run, self.session.tokens(run.slot)[: run.length])
+        self._let_go(run)
         whole = finish is not None and not run.stops.found
         text = run.stops.push(run.text.flush()) + run.stops.flush() if whole else ""
         with self._wake:
