@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import families
 import models
 from markov import EOS, TOKENIZER, Session, encode, expected
 from tritium.buffer import native
@@ -415,3 +416,108 @@ def test_requests_to_a_certified_head_get_the_tokens_of_the_whole() -> None:
             texts.append([[token for event in ticket for token in event.tokens] for ticket in tickets])
         assert (model.head_statistics is not None and model.head_statistics.decided > 20) == certified
     assert texts[0] == texts[1]
+
+
+# ---- prefixes
+
+
+def read_tokens(session: Session) -> int:
+    return sum(n for _, n in session.pieces)
+
+
+def test_answers_to_one_prompt_share_one_prefill() -> None:
+    session, prompt = Session(8), "a long prompt that all of them have " * 6
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefill_chunk=64) as s:
+        tickets = s.submit_all([ask(prompt, 5, stream=i) for i in range(8)])
+        session.gate.set()
+        assert [told(t) for t in tickets] == [(expected(prompt, 5), "length")] * 8
+    # Every one reads its last token by itself, for the logits after it.
+    assert read_tokens(session) == len(prompt) + 7
+
+
+def test_a_prompt_under_way_is_waited_for_up_to_where_they_part() -> None:
+    session, system = Session(4), "you are a helpful model of language " * 5
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefill_chunk=64) as s:
+        tickets = s.submit_all([ask(system + q, 5) for q in ("one?"[:-1], "two", "three")])
+        session.gate.set()
+        assert [told(t)[0] for t in tickets] == [expected(system + q, 5) for q in ("one", "two", "three")]
+    assert read_tokens(session) == len(system) + len("one" + "two" + "three") - 1  # two and three share a t, in one page
+
+
+def test_a_prefix_outlives_its_slot() -> None:
+    session, prompt = Session(1), "the first talk, which is long enough for a page or two " * 2
+    with Scheduler(session, TOKENIZER) as s:
+        told(s.submit(ask(prompt, 3)))
+        told(s.submit(ask("another talk that takes the only slot away", 3)))
+        again = last(s.submit(ask(prompt + "and on", 3)))
+        assert s.prefixes.counts.hits >= len(prompt)
+    assert again.usage.reused_tokens == len(prompt)
+
+
+def test_who_waits_for_a_prompt_goes_on_when_it_is_given_up() -> None:
+    session, prompt = Session(2), "a prompt that is being read by somebody who gives up " * 4
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefill_chunk=16) as s:
+        first, second = s.submit_all([ask(prompt, 5), ask(prompt, 5)])
+        first.cancel()
+        session.gate.set()
+        assert told(second) == (expected(prompt, 5), "length")
+
+
+def test_without_a_prefix_cache_nothing_is_shared() -> None:
+    session, prompt = Session(2), "x" * 100
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefix_cache=0) as s:
+        tickets = s.submit_all([ask(prompt, 2)] * 2)
+        session.gate.set()
+        assert [told(t)[0] for t in tickets] == [expected(prompt, 2)] * 2
+    assert read_tokens(session) == 200
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 120), st.text("ab", max_size=5), st.integers(1, 12), st.booleans()),
+        min_size=1, max_size=14,
+    ),
+    st.integers(1, 5),
+    st.integers(1, 6),
+)  # fmt: skip
+def test_shared_prefixes_and_small_bounds_change_no_text(
+    asked: list[tuple[int, int, str, int, bool]], slots: int, pages: int
+) -> None:
+    session = Session(slots)
+    page = 32 * (session.memory.token_bytes + 8)
+    with Scheduler(session, TOKENIZER, prefill_chunk=48, prefix_cache=pages * page) as s:
+        prompts = ["abcd"[which] * shared + "e" + rest for which, shared, rest, _, _ in asked]
+        tickets = [s.submit(ask(p, n)) for p, (*_, n, _) in zip(prompts, asked, strict=True)]
+        for ticket, (*_, gives_up) in zip(tickets, asked, strict=True):
+            if gives_up:
+                ticket.cancel()
+        for p, ticket, (*_, n, gives_up) in zip(prompts, tickets, asked, strict=True):
+            text, finish = told(ticket)
+            assert finish == "length" or gives_up
+            assert expected(p, n).startswith(text)
+            assert finish != "length" or text == expected(p, n)
+        assert s.prefixes.nbytes <= s.prefixes.limit
+
+
+def test_a_recurrent_model_shares_prefixes_by_its_states(tmp_path: Path) -> None:
+    model = load(families.write_folder(tmp_path / "m", families.random(families.CONFIGS["qwen3_5"], 3)))
+    draw = np.random.default_rng(0)
+    system = tuple(draw.integers(0, 60, 40).tolist())
+    prompts = [system + tuple(draw.integers(0, 60, n).tolist()) for n in (3, 3, 5, 7)]
+    prompts += [prompts[0]] * 2
+    alone = []
+    for p in prompts:
+        session = model.session()
+        alone.append([int(session.extend(0, p).argmax())])
+        for _ in range(3):
+            alone[-1].append(int(session.step([0], alone[-1][-1:])[0].argmax()))
+    with Scheduler(model.session(slots=3), TOKENIZER) as s:
+        tickets = s.submit_all([Request(p, 4) for p in prompts])
+        events = [list(t) for t in tickets]
+    assert [[t for e in each for t in e.tokens] for each in events] == alone
+    assert [each[-1].usage.reused_tokens >= 40 for each in events[1:]] == [True] * 5

@@ -10,18 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import index
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritium import dtype as dt, ops
+from tritium.arguments import checked
 from tritium.compiler.compile import Compiled
-from tritium.errors import ArgumentError, ContextError
+from tritium.errors import ArgumentError, ContextError, FormatError
+from tritium.escape import visible
 from tritium.families import description as d
 from tritium.families.config import Config
 from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
+from tritium.io.reader import fault
 from tritium.models.bounds import Bounded
+from tritium.models.caching.file import REMEDY, read_slot, write_slot
 from tritium.models.caching.memory import SlotMemory
 from tritium.models.caching.prefixes import common
 from tritium.models.certified import Certified
@@ -37,6 +42,7 @@ SCORED = (16, 64)  # tokens whose logits are all wanted: each takes a row of the
 EXACT = 1 << 24  # ids up to here are exact in f32, which every device has
 ROW = 8  # tokens of one sequence in a row of a program that reads several prompts; a longer prompt takes several rows
 ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # rows of such a program
+PROBE = 8  # tokens of a saved session that are computed again
 START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
 
 Ids = Sequence[int]
@@ -281,6 +287,39 @@ class Session:
         if self.recurrent and count:
             self.memory.write_state(slot, self.memory.read_state(source))
         self.adopt(slot, held[:count])
+
+    @checked
+    def save(self, path: str | Path, slot: int = 0, *, overwrite: bool = False) -> Path:
+        """Write what a slot holds to a file: its tokens with their keys and values, and the states of a recurrent model."""
+        held = self._tokens[self._slot(slot)]
+        write_slot(Path(path), self.memory, slot, held, overwrite=overwrite)
+        return Path(path)
+
+    @checked
+    def restore(self, path: str | Path, slot: int = 0) -> list[int]:
+        """Read a file of `save` into a slot; return its tokens. It must be of the same model: the first tokens are computed again
+        and compared with the file bit for bit. If that fails, the slot is empty."""
+        saved = read_slot(Path(path), self.memory, self.capacity)
+        self.truncate(self._slot(slot), 0)
+        if not saved.tokens:
+            return []
+        if wrong := [t for t in saved.tokens if not 0 <= t < self.config.vocab_size]:
+            where = visible(Path(path).name)
+            raise fault(where, f"the token {wrong[0]}", f"tokens from 0 to {self.config.vocab_size - 1}", REMEDY)
+        first = saved.tokens[:PROBE]
+        self.extend(slot, first)
+        computed = self.memory.read(slot, 0, len(first))
+        same = all(np.array_equal(a, b[:, : len(first)]) for a, b in zip(computed, saved.parts, strict=True))
+        self.truncate(slot, 0)
+        if not same:
+            raise FormatError(
+                f"{visible(Path(path).name)}: the session was saved by another model, or on a device that computes other bits; "
+                f"restore it with the model it was saved by."
+            )
+        self.memory.write(slot, 0, saved.parts)
+        self.memory.write_state(slot, saved.states)
+        self.adopt(slot, saved.tokens)
+        return saved.tokens
 
     def extend_all(self, slots: Sequence[int], ids: Sequence[Ids]) -> list[Logits]:
         """Append tokens to each of several slots; the logits [vocab] after the last of each. Prompts that are cheaper to read
