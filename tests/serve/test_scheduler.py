@@ -443,7 +443,9 @@ def test_a_prompt_under_way_is_waited_for_up_to_where_they_part() -> None:
         tickets = s.submit_all([ask(system + q, 5) for q in ("one?"[:-1], "two", "three")])
         session.gate.set()
         assert [told(t)[0] for t in tickets] == [expected(system + q, 5) for q in ("one", "two", "three")]
-    assert read_tokens(session) == len(system) + len("one" + "two" + "three") - 1  # two and three share a t, in one page
+    assert (
+        read_tokens(session) == len(system) + len("one" + "two" + "three") - 1
+    )  # two and three share a t, in one page
 
 
 def test_a_prefix_outlives_its_slot() -> None:
