@@ -23,7 +23,7 @@ from tritium.errors import ArgumentError, ContextError
 from tritium.models.bounds import Bounded
 from tritium.models.caching.memory import SlotMemory
 from tritium.models.caching.prefixes import PAGE, common
-from tritium.models.sampling import Largest, Logprobs, Need, Sampler, State
+from tritium.models.sampling import Constraint, Largest, Logprobs, Need, Sampler, State
 from tritium.models.text.tokenizer import Stream, Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -190,7 +190,8 @@ class _Writer:
         text = self.stops.push(self.text.push(token))
         full = len(self.prompt) + len(self.tokens) > self.limits.capacity  # the last token has no place to stand
         at_end = len(self.tokens) == self.limits.max_tokens
-        finish = "stop" if self.stops.found else "length" if at_end else "context" if full else None
+        complete = self.stops.found or self.state.is_done
+        finish = "stop" if complete else "length" if at_end else "context" if full else None
         if finish:
             return self._end(finish, token, text, logprobs)
         self.parts.append(text)
@@ -223,14 +224,18 @@ class _Writer:
 def stream(
     session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], *, sampler: Sampler | None = None,
     max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
-    clock: Callable[[], float] = perf_counter,
+    stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
 ) -> Iterator[Piece]:  # fmt: skip
     """The continuation of a prompt, token by token. Do not use the session in between.
 
     max_tokens: None goes on until the context is full. logprobs: how many alternatives to tell of each token.
-    ignore_eos: last tokens do not end the text.
+    ignore_eos: last tokens do not end the text. stop_tokens: further tokens that end it. constrain: makes the constraints of each
+    sequence (`models.text.constraints`); a text that they say is complete has ended.
     """
-    options = {"max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "ignore_eos": ignore_eos, "clock": clock}
+    options = {
+        "max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "ignore_eos": ignore_eos, "stop_tokens": stop_tokens,
+        "constrain": constrain, "clock": clock,
+    }  # fmt: skip
     return (piece for _, piece in stream_batch(session, tokenizer, [prompt], sampler=sampler, **options))  # type: ignore[arg-type]
 
 
@@ -250,20 +255,21 @@ def generate_batch(
 def stream_batch(
     session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], *, sampler: Sampler | None = None,
     max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
-    clock: Callable[[], float] = perf_counter,
+    stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
 ) -> Iterator[tuple[int, Piece]]:  # fmt: skip
     """Pieces of several continuations as they come, with the number of their prompt. One takes a slot as soon as another has
     ended. A prompt's random numbers depend on the seed and its number alone, not on how many are decoded together."""
     check_options(max_tokens=max_tokens, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos)
     if isinstance(prompts, str):
         raise ArgumentError("A list of prompts is needed, given one text; use stream() or generate().")
-    eos = frozenset() if ignore_eos else tokenizer.eos
+    eos = frozenset(stop_tokens) | (frozenset() if ignore_eos else tokenizer.eos)
     limits, begun = _Limits(max_tokens, session.capacity, eos, logprobs), clock()
     sampler, stop = sampler or Sampler(), Stops(stop).strings
     writers = []
     for i, given in enumerate(prompts):
         ids = fit(session, tokenizer.encode(given) if isinstance(given, str) else given)
-        writers.append(_Writer(i, ids, sampler.start(ids, stream=i), Stream(tokenizer), Stops(stop), limits, begun))
+        state = sampler.start(ids, stream=i, constraints=constrain())
+        writers.append(_Writer(i, ids, state, Stream(tokenizer), Stops(stop), limits, begun))
     return _run(session, deque(writers), clock)
 
 

@@ -38,6 +38,7 @@ from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler
 from tritium.models.session import TOGETHER, Programs, Session, programs
 from tritium.models.text import vocabulary as text
+from tritium.models.text.constraints import KINDS, Format, constrain
 from tritium.models.text.tokenizer import Tokenizer
 from tritium.models.weights import FLOATS, Network, assemble, from_entries, with_copy
 from tritium.nn.certified import HeadStatistics
@@ -166,10 +167,12 @@ class Model:
         """The continuation of a prompt (text or tokens) as a `Generation`; of a list of prompts, a list of them, decoded
         together.
 
-        Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; and those
-        of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …
+        Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; those
+        of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …; min_tokens and
+        stop_token_ids; and one of schema (JSON schema: a dict, its text or a Pydantic model), regex, grammar (Lark or GBNF) and choice (a
+        list of texts), which the text then matches if it ends before max_tokens.
         """
-        sampler, session, rest = split_options(options)
+        sampler, session, rest = split_options(options, self)
         if (
             isinstance(prompt, Sequence)
             and prompt
@@ -184,7 +187,7 @@ class Model:
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[generation.Piece]:
         """As `generate`, piece by piece; the last piece has the whole `generation`."""
-        sampler, session, rest = split_options(options)
+        sampler, session, rest = split_options(options, self)
         ids = self._ids(prompt)
 
         def pieces() -> Iterator[generation.Piece]:
@@ -247,14 +250,17 @@ class Model:
 SAMPLING = frozenset(f.name for f in fields(Sampler))
 
 
-def split_options(options: dict[str, Any]) -> tuple[Sampler, Session | None, dict[str, Any]]:
+TEXT = frozenset({*KINDS, "min_tokens", "stop_token_ids"})  # what needs the vocabulary
+
+
+def split_options(options: dict[str, Any], model: Model) -> tuple[Sampler, Session | None, dict[str, Any]]:
     """How to pick, where to run, and the other options, checked; a ready `sampler` is taken as it is."""
     picked = {k: v for k, v in options.items() if k in SAMPLING}
-    rest = {k: v for k, v in options.items() if k not in SAMPLING}
+    rest = {k: v for k, v in options.items() if k not in SAMPLING and k not in TEXT}
     known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos"}
     for name in rest:
         if name not in known:
-            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING)}")
+            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING | TEXT)}")
     given = rest.pop("sampler", None)
     if given is not None and picked:
         raise ArgumentError(f"generate: a sampler was given, so {', '.join(picked)} must be said there.")
@@ -262,7 +268,26 @@ def split_options(options: dict[str, Any]) -> tuple[Sampler, Session | None, dic
     if not isinstance(session, Session | None):
         raise ArgumentError(f"generate: session must be one that model.session() made, given {session!r:.80}.")
     generation.check_options(**rest)
+    rest |= _text_options({k: v for k, v in options.items() if k in TEXT and v is not None}, model, rest)
     return given or Sampler(**picked), session, rest
+
+
+def _text_options(options: dict[str, Any], model: Model, rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokens that end a text and what constrains it, for `generation.stream`."""
+    if not options:
+        return {}
+    tokenizer, least = model.tokenizer, options.get("min_tokens", 0)
+    if isinstance(least, bool) or not isinstance(least, int) or least < 0:
+        raise ArgumentError(f"generate: min_tokens must be 0 or more, given {least!r}.")
+    ends = options.get("stop_token_ids", ())
+    ids = list(ends) if isinstance(ends, Iterable) and not isinstance(ends, (str, bytes)) else [ends]
+    if wrong := [t for t in ids if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < tokenizer.vocab_size]:
+        raise ArgumentError(
+            f"generate: stop_token_ids must be ids from 0 to {tokenizer.vocab_size - 1}, given {wrong[0]!r}."
+        )
+    form = Format.of(**{kind: options.get(kind) for kind in KINDS})
+    every = frozenset(ids) | (frozenset() if rest.get("ignore_eos") else tokenizer.eos)
+    return {"stop_tokens": ids, "constrain": constrain(tokenizer, form, least=least, ends=every)}
 
 
 def without_weights(found: ModelFile) -> ModelFile:
