@@ -16,6 +16,7 @@ import numpy as np
 import tritium as tt
 from tritium.errors import ContextError
 from tritium.models.caching.memory import SlotMemory
+from tritium.models.speculation.control import Costs
 from tritium.models.text.tokenizer import ALPHABET
 from tritium.models.text.vocabulary import ByteTokenizer, Facts
 
@@ -68,6 +69,22 @@ class Slots:
         self.picks, self.ahead = self.picks + 1, (*self.ahead, ahead)
         rows = self.step(slots, ids)
         return rows.argmax(axis=-1).tolist(), rows.max(axis=-1).tolist()
+
+    unspeculative = ""
+
+    @cached_property
+    def costs(self) -> Costs:
+        return Costs((1, 2, 4, 8, 16, 32, 64))
+
+    def verify(
+        self, slots: Sequence[int], ids: Sequence[Sequence[int]], *, whole: bool = False
+    ) -> list[list[np.ndarray]]:
+        assert len(set(slots)) == len(slots)
+        assert sum(map(len, ids)) <= 64
+        rows = [[self.step([slot], [part[0]])[0]] for slot, part in zip(slots, ids, strict=True)]
+        for row, slot, part in zip(rows, slots, ids, strict=True):
+            row += [self.extend(slot, [token]) for token in part[1:]]
+        return rows
 
     @cached_property
     def memory(self) -> SlotMemory:

@@ -30,6 +30,7 @@ from tritium.models.caching.file import REMEDY, read_slot, write_slot
 from tritium.models.caching.memory import SlotMemory
 from tritium.models.caching.prefixes import common
 from tritium.models.certified import Certified
+from tritium.models.speculation.control import Costs
 from tritium.models.weights import Network
 from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
@@ -207,6 +208,7 @@ class Session:
         )
         # A recurrent state holds all tokens so far as one: it cannot be cut to the first of them.
         self.recurrent = any(isinstance(mixer, DeltaNet) for mixer in mixers)
+        self.costs = Costs(TOGETHER)  # of decode steps, by whoever times them
         self._last: dict[
             int, Logits
         ] = {}  # of recurrent models: the logits after the last token of a slot, where known
@@ -406,16 +408,49 @@ class Session:
 
     def step(self, slots: Sequence[int], ids: Ids) -> Logits:
         """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
-        rows = self._together("step", self._programs.last, slots, ids)[0]
-        return self._ended(slots, rows)
+        slots, ids = self._one_each("step", slots, ids)
+        return self._ended(slots, self._together(self._programs.last, slots, ids)[0])
 
     def bounded(self, slots: Sequence[int], ids: Ids) -> Sequence[Logits | Bounded]:
         """Append one token to each of several slots, in one program; the logits after them, within bounds where a certified head
         tells more by them than it reads, else as `step` does."""
+        return self._row_bounds(*self._one_each("step", slots, ids))
+
+    @property
+    def unspeculative(self) -> str:
+        """Return why guessed tokens cannot be verified here; "" where they can."""
+        if self.recurrent:
+            return f"the state of a {self.config.family} model holds all tokens as one, so guesses cannot be taken back"
+        if self.device.type != "cpu":
+            return f"guesses are verified on the CPU only, where a row has the same bits in any batch; this model is on {self.device}"
+        return ""
+
+    def verify(self, slots: Sequence[int], ids: Sequence[Ids], *, whole: bool = False) -> list[list[Logits | Bounded]]:
+        """Append several tokens to each of several slots, at most TOGETHER[-1] in all, in one decode program; what `bounded` gives
+        after each of them, or with `whole` what `step` gives. Tokens that turn out wrong are forgotten by `truncate`."""
+        if self.unspeculative:
+            raise ArgumentError(f"verify: {self.unspeculative}.")
+        if len(slots) != len(ids) or len(set(slots)) != len(slots) or not all(ids):
+            raise ArgumentError(
+                f"verify: different slots and tokens for each are needed, given {slots} and {len(ids)}."
+            )
+        rows = [(slot, token) for slot, part in zip(slots, ids, strict=True) for token in part]
+        if len(rows) > TOGETHER[-1]:
+            raise ArgumentError(f"verify: at most {TOGETHER[-1]} tokens are appended in one call, given {len(rows)}.")
+        for slot, part in zip(slots, ids, strict=True):
+            self._checked(slot, part)
+        flat = [slot for slot, _ in rows], [token for _, token in rows]
+        # All keys and values of a program are written before any is read: rows of one sequence may stand in the same one.
+        found = iter(self._row_bounds(*flat) if not whole else list(self._together(self._programs.last, *flat)[0]))
+        counters.decode += len(slots) - len(rows)  # whoever accepts guesses counts them
+        return [[next(found) for _ in part] for part in ids]
+
+    def _row_bounds(self, slots: Sequence[int], ids: Ids) -> list[Logits | Bounded]:
+        """Append tokens; return the logits after each, within bounds where a certified head has them."""
         program = self._programs.approximate
         if program is None or self._certified is None or self._certified.rests(len(slots)):
-            return list(self.step(slots, ids))
-        both, logits = self._together("step", program, slots, ids, cut=False)
+            return list(self._ended(slots, self._together(self._programs.last, slots, ids)[0]))
+        both, logits = self._together(program, slots, ids, cut=False)
         return self._certified.bounded(both, logits, len(slots))
 
     def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
@@ -461,11 +496,8 @@ class Session:
         found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
         return found
 
-    def _together(
-        self, what: str, program: Compiled, slots: Sequence[int], ids: Ids, cut: bool = True
-    ) -> tuple[Logits, ...]:
-        """Append one token to each of several slots; return the results of a program, cut to a row for each slot."""
-        slots, ids = self._one_each(what, slots, ids)
+    def _together(self, program: Compiled, slots: Sequence[int], ids: Ids, cut: bool = True) -> tuple[Logits, ...]:
+        """Append tokens to slots, those of one in order; return the results of a program, cut to a row for each token."""
         self._ahead = None
         padded, places = self._padded(slots, ids, "ids", np.int32)
         at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
@@ -482,19 +514,20 @@ class Session:
             raise ArgumentError(f"{what}: different slots and one token for each are needed, given {slots} and {ids}.")
         return slots, [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
 
-    def _append(self, slots: list[int], ids: list[int]) -> None:
+    def _append(self, slots: Sequence[int], ids: Ids) -> None:
         counters.decode += len(slots)
         for slot, token in zip(slots, ids, strict=True):
             self._tokens[slot].append(token)
 
-    def _padded(
-        self, slots: list[int], ids: list[int], what: str, kind: type[np.integer[Any]]
-    ) -> tuple[Tensor, Tensor]:
+    def _padded(self, slots: Sequence[int], ids: Ids, what: str, kind: type[np.integer[Any]]) -> tuple[Tensor, Tensor]:
         """Tokens and places for a program of as many sequences or more, on the device."""
         size = next(b for b in TOGETHER if b >= len(slots))
         padded, places = np.zeros((size, 1), kind), np.zeros((size, 3), np.int32)
         padded[: len(slots), 0] = ids
-        places[: len(slots)] = [(slot, len(self._tokens[slot]), 1) for slot in slots]
+        ends = {slot: len(self._tokens[slot]) for slot in slots}
+        for i, slot in enumerate(slots):
+            places[i] = slot, ends[slot], 1
+            ends[slot] += 1
         return self._sent(padded, what), self._sent(places, "places")
 
     def _next(self, count: int) -> tuple[Tensor, Tensor]:

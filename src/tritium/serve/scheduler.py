@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 from weakref import WeakSet
 
 from tritium.errors import ArgumentError, BusyError, TritiumError
 from tritium.models.caching.prefixes import PAGE, Node, PrefixCache, common, default_limit
-from tritium.models.generation import Slots, Stops, decode, fit
+from tritium.models.generation import Slots, Stops, decode, fit, guess_tokens
 from tritium.models.sampling import Logprobs, Need, Sampler, State
+from tritium.models.speculation.speculator import DraftSession, Guesser, Speculator
 from tritium.models.text.tokenizer import Stream, Tokenizer
 from tritium.settings import log
 
@@ -164,6 +166,7 @@ class _Run:
     reused: int
     node: Node | None = None  # of the prefix cache, which it keeps there
     leader: tuple[_Run, int] | None = None  # who is reading the same beginning, and how many tokens it has
+    guesser: Guesser | None = None
     marks: set[int] = field(default_factory=set)  # of a recurrent model: lengths of the prompt at which states are kept
     next: int | None = None  # the token picked last; None while the prompt is being read
     count: int = 0  # tokens generated
@@ -198,12 +201,13 @@ class Scheduler:
     """Runs requests on the slots of a session. `queue` more may wait; beyond that `submit` raises BusyError.
 
     prefill_chunk: tokens of prompts between two steps of decoding. prefix_cache: most bytes of the prefixes kept for other requests,
-    0 for none; by default what the slots take when full, at most 1 GiB.
+    0 for none; by default what the slots take when full, at most 1 GiB. speculate: guess tokens and verify several at once, where that
+    is measured to be faster (None: if the session can); draft: a session of a smaller model that guesses, with as many slots.
     """
 
     def __init__(
         self, session: Slots, tokenizer: Tokenizer, *, queue: int = 64, prefill_chunk: int = 128,
-        prefix_cache: int | None = None,
+        prefix_cache: int | None = None, speculate: bool | None = None, draft: DraftSession | None = None,
     ) -> None:  # fmt: skip
         if queue < 0 or prefill_chunk < 1:
             raise ArgumentError(
@@ -214,6 +218,12 @@ class Scheduler:
         memory = session.memory
         limit = default_limit(memory, session.slots, session.capacity) if prefix_cache is None else prefix_cache
         self.prefixes = PrefixCache(memory, limit)
+        if (speculate or draft is not None) and session.unspeculative:
+            raise ArgumentError(f"speculation: {session.unspeculative}.")
+        if draft is not None and draft.slots < session.slots:
+            raise ArgumentError(f"draft: a session of {session.slots} slots is needed, given one of {draft.slots}.")
+        on = speculate is not False and not session.unspeculative
+        self.speculator = Speculator(session.costs, draft) if on else None
         self._waiting: deque[Ticket] = deque()
         self._runs: dict[int, _Run] = {}  # by slot; changed by the thread alone
         self._reading: deque[_Run] = deque()  # those whose prompt is being read, in turn
@@ -435,6 +445,8 @@ class Scheduler:
             if run.length < len(run.prompt):
                 self._reading.append(run)
             else:
+                if self.speculator is not None:
+                    run.guesser = self.speculator.start(run.state, run.slot)
                 self._pick(run, logits)
         except Exception as e:
             self._fail(run, e)
@@ -463,19 +475,31 @@ class Scheduler:
             self._end(run, finish="context")
         if not (runs := [run for run in runs if run not in full]):
             return
+        guesses = guess_tokens(self.speculator, [run.guesser for run in runs], [self._room(run) for run in runs])
         try:
-            found = self._step(runs, ahead=not (self._reading or self._waiting or any(run.at_last for run in runs)))
+            ahead = not (self._reading or self._waiting or any(run.at_last for run in runs))
+            rows = self._step(runs, guesses, ahead)
         except Exception as e:
             self._decode_alone(runs, e)
             return
-        for run, logits in zip(runs, found, strict=True):
-            self._advance(run, logits)
+        for run, more, guessed in zip(runs, rows, guesses, strict=True):
+            self._advance(run, more, guessed)
 
-    def _step(self, runs: list[_Run], ahead: bool = False) -> list[Any]:
-        """One more token in the slots of these, and what the next ones are picked from."""
-        ids = [run.next for run in runs if run.next is not None]
-        need = max(run.need for run in runs)
-        return list(decode(self.session, [run.slot for run in runs], ids, need, ahead))
+    def _room(self, run: _Run) -> int:
+        """Return how many guesses may follow the next token of a request."""
+        return min(self.session.capacity - run.length, run.ticket.request.max_tokens - run.count) - 1
+
+    def _step(self, runs: list[_Run], guesses: Sequence[Sequence[int]], ahead: bool = False) -> Sequence[Sequence[Any]]:
+        """One more token in the slots of these, and guesses after it; what the next ones are picked from."""
+        slots, ids = [run.slot for run in runs], [run.next for run in runs if run.next is not None]
+        need, start = max(run.need for run in runs), perf_counter()
+        if any(guesses):
+            tokens = [[token, *more] for token, more in zip(ids, guesses, strict=True)]
+            rows: Sequence[Sequence[Any]] = self.session.verify(slots, tokens, whole=need is Need.ROW)
+        else:
+            rows = [[row] for row in decode(self.session, slots, ids, need, ahead)]
+        self.session.costs.record(sum(map(len, rows)), perf_counter() - start)
+        return rows
 
     def _decode_alone(self, runs: list[_Run], error: Exception) -> None:
         """After a common step failed: one by one, so that only those end that cannot go on."""
@@ -484,16 +508,26 @@ class Scheduler:
                 if len(runs) == 1:
                     raise error
                 self.session.truncate(run.slot, run.length)
-                logits = self._step([run])[0]
+                rows = self._step([run], [()])[0]
             except Exception as e:
                 self._fail(run, e)
             else:
-                self._advance(run, logits)
+                self._advance(run, rows, ())
 
-    def _advance(self, run: _Run, logits: Any) -> None:
-        run.length += 1
+    def _advance(self, run: _Run, rows: Sequence[Any], guesses: Sequence[int]) -> None:
+        """Pick tokens as long as they are those that were guessed, and the one after them."""
+        picks = 0
         try:
-            self._pick(run, logits)
+            for i, row in enumerate(rows):
+                run.length += 1
+                picks += 1
+                self._pick(run, row)
+                if self._runs.get(run.slot) is not run or i == len(guesses) or run.next != guesses[i]:
+                    break
+            if guesses:
+                self.session.truncate(run.slot, run.length)
+            if self.speculator is not None and run.guesser is not None:
+                self.speculator.learn(run.guesser, run.state.context.tokens[-picks:])
         except Exception as e:
             self._fail(run, e)
 
