@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from pathlib import Path
 
@@ -14,8 +16,10 @@ import models
 from markov import EOS, TOKENIZER, Session, encode, expected
 from tritium.buffer import native
 from tritium.errors import ArgumentError, BusyError, ContextError, TritiumError
-from tritium.models.load import load
+from tritium.models.load import Model, load
 from tritium.models.sampling import Sampler
+from tritium.models.session import TOGETHER
+from tritium.models.speculation.control import Costs
 from tritium.serve.scheduler import Event, Request, Scheduler, Ticket
 
 
@@ -523,3 +527,72 @@ def test_a_recurrent_model_shares_prefixes_by_its_states(tmp_path: Path) -> None
         events = [list(t) for t in tickets]
     assert [[t for e in each for t in e.tokens] for each in events] == alone
     assert [each[-1].usage.reused_tokens >= 40 for each in events[1:]] == [True] * 5
+
+
+# ---- all of it together
+
+
+class Cheap(Costs):
+    """A machine on which every step takes the same time: whatever is guessed is verified."""
+
+    def record(self, rows: int, seconds: float) -> None:
+        pass
+
+    def known(self, size: int) -> bool:
+        return True
+
+    def cost(self, size: int) -> float:
+        return 1.0
+
+
+SAMPLERS = (
+    Sampler(), Sampler(temperature=0.3, seed=1), Sampler(temperature=1.0, top_k=8, seed=2), Sampler(temperature=0.7, top_p=0.8, seed=3),
+    Sampler(repetition_penalty=1.2),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    shape = models.Shape(width=32, inner=48, heads=2, kv_heads=1, layers=1, vocab=64, context=160)
+    return load(models.folder(tmp_path_factory.mktemp("small") / "m", models.random(shape, 4)))
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TRITIUM_SERVED_SEEDS", "3"))))
+def test_batches_prefixes_guesses_and_aborts_leave_each_text_as_alone(small: Model, seed: int) -> None:
+    draw = random.Random(seed)
+    shared = [draw.choices(range(64), k=70) for _ in range(2)]
+    requests = []
+    for i in range(16):
+        period = draw.choices(range(64), k=draw.randint(2, 9)) * 3  # what repeats itself is guessed
+        prompt = draw.choice(shared)[: draw.choice((20, 40, 70))] + draw.choice([period, draw.choices(range(64), k=5)])
+        logprobs = draw.choice((None, None, 2))
+        requests.append(Request(tuple(prompt), draw.randint(1, 40), draw.choice(SAMPLERS), stream=i, logprobs=logprobs))
+    session = small.session(slots=draw.randint(1, 6))
+    session.costs = Cheap(TOGETHER)
+    draft = small.draft_session(session, small) if draw.random() < 0.5 else None
+    page = 32 * (session.memory.token_bytes + 8)
+    options = {"prefix_cache": draw.choice((None, 0, 3 * page, 8 * page)), "prefill_chunk": draw.choice((16, 64, 128))}
+    with Scheduler(session, TOKENIZER, draft=draft, **options) as s:
+        tickets = s.submit_all(requests)
+        given_up = set(draw.sample(range(16), 3))
+        for i in given_up:
+            tickets[i].cancel()
+        events = [list(t) for t in tickets]
+        assert s.speculator is not None
+        assert s.speculator.counts.guessed >= s.speculator.counts.accepted > 0
+        assert s.prefixes.nbytes <= s.prefixes.limit
+    single = small.session()
+    for i, (r, each) in enumerate(zip(requests, events, strict=True)):
+        with Scheduler(single, TOKENIZER, speculate=False, prefix_cache=0) as alone:
+            single.truncate(0, 0)
+            expected_events = list(alone.submit(r))
+        tokens, wanted = ([t for e in es for t in e.tokens] for es in (each, expected_events))
+        assert tokens == wanted[: len(tokens)]
+        if i not in given_up:
+            assert [p for e in each for p in e.logprobs] == [p for e in expected_events for p in e.logprobs]
+            assert (len(tokens), each[-1].finish) == (len(wanted), expected_events[-1].finish)
+
+
+def test_a_draft_session_with_too_few_slots_is_refused(small: Model) -> None:
+    with pytest.raises(ArgumentError, match="2 slots is needed"):
+        Scheduler(small.session(slots=2), TOKENIZER, draft=small.session())

@@ -6,14 +6,13 @@ whenever one runs, so the curve is that of this machine, this model and this mom
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple
 
 WINDOW = 9  # times of a size that are remembered
+STALE = 512  # steps of other sizes after which the times of one are forgotten, so that it is tried again
 FRESH = 2  # times that show what a size costs; the first, which may compile, is not among them
 GAIN = 1.03  # tokens a second that a larger step must promise beside the smallest
 FADE = 0.9  # of earlier guesses when a new one is counted
@@ -25,37 +24,45 @@ class Costs:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
+        self._size_of = [next(s for s in self.sizes if s >= rows) for rows in range(self.sizes[-1] + 1)]
         self._times: dict[int, deque[float]] = {}
-        self._began: set[int] = set()
+        self._seen: dict[int, int] = {}  # the number of the last step of each size
+        self._steps = 0
 
     def size(self, rows: int) -> int:
         """Return the smallest size that has so many rows."""
-        return self.sizes[min(bisect_left(self.sizes, rows), len(self.sizes) - 1)]
+        return self._size_of[min(rows, self.sizes[-1])]
 
     def record(self, rows: int, seconds: float) -> None:
         """Count the time of a step. The first of each size is left out: it may have compiled."""
-        size = self.size(rows)
-        if size not in self._began:
-            self._began.add(size)
-            return
-        self._times.setdefault(size, deque(maxlen=WINDOW)).append(seconds)
+        size = self._size_of[rows]
+        self._steps += 1
+        times = self._times.get(size)
+        if times is not None:
+            times.append(seconds)
+        elif size in self._seen:
+            self._times[size] = deque([seconds], maxlen=WINDOW)
+        self._seen[size] = self._steps
+        if self._steps % STALE == 0:
+            for other in [s for s, last in self._seen.items() if self._steps - last >= STALE]:
+                self._times.pop(other, None)
 
     def known(self, size: int) -> bool:
         """Return True if the size was measured often enough to be judged."""
         return len(self._times.get(size, ())) >= FRESH
 
     def cost(self, size: int) -> float:
-        """Return the seconds of a step: the median of the last ones; of an unknown size that of the next smaller known one, so
-        that it is tried where that could pay."""
+        """Return the seconds of a step: the least of the last ones, since what comes in between only adds; of an unknown size that
+        of the next smaller known one, so that it is tried where that could pay."""
         for smaller in reversed(self.sizes[: self.sizes.index(size) + 1]):
-            if self._times.get(smaller):
-                return median(self._times[smaller])
+            if smaller in self._times:
+                return min(self._times[smaller])
         return 0.0
 
     @property
     def curve(self) -> dict[int, float]:
         """Return the seconds of a step for every size that was measured."""
-        return {size: median(times) for size, times in sorted(self._times.items())}
+        return {size: min(times) for size, times in sorted(self._times.items())}
 
 
 @dataclass

@@ -22,8 +22,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MOST = 15  # guesses of one sequence in one step
 MOST_DRAFTED = 4  # of those, by a draft model: each takes a step of it
 LOOKUP, DRAFT = "lookup", "draft"
-LOW = 0.15  # share of guesses that came true below which a sequence rests from guessing
-LONGEST_REST = 64  # tokens after which it guesses again
+SHORT_REST = 2  # tokens after which a sequence guesses again that knew no guess
+LONGEST_REST = 16  # tokens after which a sequence guesses again, whose guesses promised nothing
 
 
 class DraftSession(Protocol):
@@ -85,6 +85,10 @@ class Speculator:
 
     def guess(self, guessers: Sequence[Guesser], room: Sequence[int]) -> list[list[int]]:
         """Return the tokens of each sequence to verify in the next step; `room`: how many more each may have."""
+        if all(g.resting for g in guessers):
+            for g in guessers:
+                g.resting -= 1
+            return [[] for _ in guessers]
         for guesser, most in zip(guessers, room, strict=True):
             guesser.guesses = self._looked_up(guesser, min(most, MOST))
         if self.draft is not None:
@@ -102,7 +106,11 @@ class Speculator:
         if most < 1:
             return NONE
         tokens, kind = guesser.lookup.guess(guesser.state.context.tokens, most)
-        return Guesses(tokens, LOOKUP, kind) if tokens else NONE
+        if tokens:
+            return Guesses(tokens, LOOKUP, kind)
+        if self.draft is None:
+            guesser.resting = SHORT_REST
+        return NONE
 
     def _drafted(self, pairs: list[tuple[Guesser, int]]) -> None:
         """Have the draft model guess for sequences, where its guesses promise to pay."""
@@ -159,7 +167,7 @@ class Speculator:
         misses = int(hits < min(len(picked), len(guesses.tokens)))
         for trust in (guesser.trust[guesses.kind], self.trust[guesses.kind]):
             trust.count(hits, misses)
-        self._rest(guesser, guesses.kind)
+        self._rest(guesser, guesses.counted)
         if guesses.counted:
             accepted = min(hits, guesses.counted)
             self.counts.steps += 1
@@ -168,12 +176,9 @@ class Speculator:
             guessed, before = self.counts.by_source.get(guesses.source, (0, 0))
             self.counts.by_source[guesses.source] = guessed + guesses.counted, before + accepted
 
-    def _rest(self, guesser: Guesser, kind: int) -> None:
-        """Have a sequence whose guesses fail rest for 4, 8, … tokens; guessing takes time even where nothing is verified."""
-        if guesser.trust[kind].share >= LOW:
-            guesser.rest = 0
-            return
-        guesser.rest = min(max(2 * guesser.rest, 4), LONGEST_REST)
+    def _rest(self, guesser: Guesser, counted: int) -> None:
+        """Have a sequence rest for 2, 4, … tokens whose guesses were not worth verifying: to guess takes time too."""
+        guesser.rest = 0 if counted else min(max(2 * guesser.rest, 2), LONGEST_REST)
         guesser.resting = guesser.rest
 
 
