@@ -87,7 +87,7 @@ def measure(model: Model, count: int, rounds: int, lead: bool, draft: Model | No
         assert last is not None
         ratios = [a / b for a, b in zip(rates[True], rates[False], strict=True)]
         result[kind] = {
-            "on": rates[True], "off": rates[False], "ratio": median(ratios), "same": len(texts) == 1,
+            "on": rates[True], "off": rates[False], "ratio": median(ratios), "best": max(rates[True]) / max(rates[False]), "same": len(texts) == 1,
             "guessed": last.guessed, "accepted": last.accepted,
         }  # fmt: skip
     return result | {"curve": session.costs.curve}
@@ -109,7 +109,7 @@ def main() -> None:
     print("step: " + ", ".join(f"{rows} tokens {1e3 * seconds:.2f} ms" for rows, seconds in curve.items()))
     for kind, r in result.items():
         print(
-            f"{kind:8} {median(r['off']):8.1f} -> {median(r['on']):8.1f} tokens/s, {r['ratio']:.2f}x; "
+            f"{kind:8} {median(r['off']):8.1f} -> {median(r['on']):8.1f} tokens/s, {r['ratio']:.2f}x (fastest rounds {r['best']:.2f}x); "
             f"{r['accepted']} of {r['guessed']} guesses right; the same tokens: {r['same']}"
         )
 
