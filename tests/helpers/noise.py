@@ -20,19 +20,19 @@ class NoiseSession(Slots):
         self.held: list[list[int]] = [[] for _ in range(slots)]
 
     def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
-        self.held[slot] += ids
+        self.write(slot, ids)
         return self._row(slot)
 
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> np.ndarray:
         for slot, token in zip(slots, ids, strict=True):
-            self.held[slot].append(token)
+            self.write(slot, [token])
         return np.stack([self._row(slot) for slot in slots])
 
     def scored(self, slot: int, ids: Sequence[int], top: int) -> list[Logprobs]:
         told = []
         for token in ids:
             told.append(logprobs(self._row(slot), token, top))
-            self.held[slot].append(token)
+            self.write(slot, [token])
         return told
 
     def _row(self, slot: int) -> np.ndarray:

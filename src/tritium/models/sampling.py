@@ -172,6 +172,13 @@ def _check_bias(given: Mapping[int, float] | None) -> None:
             )
 
 
+class Mark(NamedTuple):
+    """Where a sequence was: its tokens, and its random numbers where it has any."""
+
+    count: int
+    bits: Any
+
+
 @dataclass(eq=False)
 class State:
     """One sequence being sampled: its tokens, its random numbers. Not for two threads at once."""
@@ -243,6 +250,22 @@ class State:
             else self._choose_allowed(self._processed(self._logits), seed)
         )
         return self._append(token)
+
+    def mark(self) -> Mark:
+        """Return where the sequence is, for `rewind`."""
+        return Mark(len(self.context.tokens), self._bits.state if self.sampler.temperature else None)
+
+    def rewind(self, mark: Mark) -> None:
+        """Forget all picks since a mark, and the random numbers they took: the same logits pick the same tokens again."""
+        count = len(self.context.tokens) - mark.count
+        if count:
+            for constraint in self.constraints:
+                constraint.rollback(count)
+            del self.context.tokens[mark.count :]
+            self._is_masked = False
+        if mark.bits is not None:
+            self._bits.state = mark.bits
+        self._logits = self._uniforms = None
 
     def _append(self, token: int) -> int:
         for constraint in self.constraints:

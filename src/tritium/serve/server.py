@@ -48,7 +48,8 @@ class Server:
     `slots` requests run at once, each with `context` tokens; `queue` more may wait. `max_tokens` bounds every answer and
     `max_choices` the answers to one request. `allowed_hosts` are names by which clients may call the server besides
     localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template` replaces the
-    model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running requests may go on after `stop()`.
+    model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running
+    requests may go on after `stop()`.
     """
 
     def __init__(
