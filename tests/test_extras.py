@@ -25,7 +25,7 @@ def test_the_table_is_that_of_the_project() -> None:
     [
         ("model", "linux", "pip install tokenizers jinja2"),
         ("hub", "linux", "pip install huggingface_hub"),
-        ("serve", "darwin", "pip install h11 tokenizers jinja2"),
+        ("serve", "darwin", "pip install h11 tokenizers jinja2 llguidance"),
         ("torch", "linux", "pip install torch"),
         ("cuda", "linux", "pip install torch triton nvidia-ml-py"),
         ("cuda", "darwin", "pip install torch"),  # Triton has no build there

@@ -9,10 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
+import tritium as tt
 from tritium.errors import ContextError
+from tritium.models.caching.memory import SlotMemory
+from tritium.models.sampling import Logprobs, logprobs
+from tritium.models.speculation.control import Costs
 from tritium.models.text.tokenizer import ALPHABET
 from tritium.models.text.vocabulary import ByteTokenizer, Facts
 
@@ -46,9 +51,12 @@ def expected(prompt: str, count: int) -> str:
 
 
 class Slots:
-    """What stands in the slots of a session without a network, whose subclass says what a step gives."""
+    """What stands in the slots of a session without a network, whose subclass says what a step gives. The cache of keys and values
+    holds for each token its id: what was copied wrongly into a slot is found when it is used."""
 
     held: list[list[int]]
+    capacity: int
+    slots: int
     picks = 0  # steps of which only the largest logits were asked for
     ahead: tuple[bool, ...] = ()  # of those, whether the next one was announced
 
@@ -62,6 +70,56 @@ class Slots:
         self.picks, self.ahead = self.picks + 1, (*self.ahead, ahead)
         rows = self.step(slots, ids)
         return rows.argmax(axis=-1).tolist(), rows.max(axis=-1).tolist()
+
+    unspeculative = ""
+
+    @cached_property
+    def costs(self) -> Costs:
+        return Costs((1, 2, 4, 8, 16, 32, 64))
+
+    def verify(
+        self, slots: Sequence[int], ids: Sequence[Sequence[int]], *, whole: bool = False
+    ) -> list[list[np.ndarray]]:
+        assert len(set(slots)) == len(slots)
+        assert sum(map(len, ids)) <= 64
+        rows = [[self.step([slot], [part[0]])[0]] for slot, part in zip(slots, ids, strict=True)]
+        for row, slot, part in zip(rows, slots, ids, strict=True):
+            row += [self.extend(slot, [token]) for token in part[1:]]
+        return rows
+
+    @cached_property
+    def memory(self) -> SlotMemory:
+        return SlotMemory([self.cache])
+
+    @cached_property
+    def cache(self) -> tt.Tensor:
+        return tt.zeros((self.slots, 2, self.capacity, 1))
+
+    def adopt(self, slot: int, tokens: Sequence[int]) -> None:
+        assert self.cache.numpy()[slot, :, : len(tokens), 0].tolist() == [list(tokens)] * 2
+        self.held[slot] = list(tokens)
+
+    def share(self, source: int, slot: int, count: int) -> None:
+        self.memory.copy(source, slot, 0, count)
+        self.adopt(slot, self.held[source][:count])
+
+    def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
+        raise NotImplementedError
+
+    def extend_all(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        before = [len(self.held[s]) for s in slots]
+        try:
+            return [self.extend(s, part) for s, part in zip(slots, ids, strict=True)]
+        except BaseException:
+            for s, count in zip(slots, before, strict=True):
+                self.truncate(s, min(count, len(self.held[s])))
+            raise
+
+    def write(self, slot: int, ids: Sequence[int]) -> None:
+        """Append tokens to a slot and its cache."""
+        start = len(self.held[slot])
+        self.cache.numpy()[slot, :, start : start + len(ids), 0] = ids
+        self.held[slot] += ids
 
     def tokens(self, slot: int) -> list[int]:
         return list(self.held[slot])
@@ -109,6 +167,14 @@ class Session(Slots):
             self._append(s, [t])
         return np.stack([self._logits(s) for s in slots])
 
+    def scored(self, slot: int, ids: Sequence[int], top: int) -> list[Logprobs]:
+        """Append tokens; what the row before each says of it."""
+        told = []
+        for token in ids:
+            told.append(logprobs(self._logits(slot), token, top))
+            self.extend(slot, [token])
+        return told
+
     def _call(self) -> None:
         self.threads.add(threading.get_ident())
         assert self.gate.wait(20)
@@ -118,7 +184,7 @@ class Session(Slots):
     def _append(self, slot: int, ids: Sequence[int]) -> None:
         if len(self.held[slot]) + len(ids) > self.capacity:
             raise ContextError("full")
-        self.held[slot] += ids
+        self.write(slot, ids)
 
     def _logits(self, slot: int) -> np.ndarray:
         tokens = self.held[slot]

@@ -266,7 +266,7 @@ def test_a_batch_gives_what_its_prompts_give_alone(
 def test_finished_sequences_leave_the_batch_and_waiting_ones_enter() -> None:
     session = Chain(slots=2)
     tokenizer = ByteTokenizer([*ALPHABET, "<end>"], frozenset({256}), facts=Facts(eos=frozenset({256})))
-    options: dict[str, Any] = {"sampler": Sampler(processors=(ending,))}
+    options: dict[str, Any] = {"sampler": Sampler(processors=(ending,)), "speculate": False}
     session.vocab = 257
     generate_batch(session, tokenizer, [[5], [1], [3]], **options)
     steps = [slots for kind, slots in session.calls if kind == "step"]

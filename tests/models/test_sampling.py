@@ -80,13 +80,32 @@ def test_filters_follow_one_another(row: np.ndarray, k: int, p: float, m: float,
     assert found.sum() == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize("option", [{"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"temperature": 0.6}])
+@given(rows(), st.floats(0.05, 1), st.floats(0.1, 5))
+def test_typical_p_keeps_the_fewest_nearest_to_the_mean_surprise(row: np.ndarray, p: float, temperature: float) -> None:
+    ids, _ = candidates(row, temperature, typical_p=p)
+    share = softmax(row, temperature)
+    possible = np.flatnonzero(share > 0)
+    surprise = -np.log(share[possible])
+    away = dict(zip(possible.tolist(), np.abs(surprise - (share[possible] * surprise).sum()).tolist(), strict=True))
+    assert p == 1 or set(ids.tolist()) <= set(possible.tolist())
+    assert share[ids].sum() >= p - 1e-9
+    if p < 1:
+        farthest = max(away[i] for i in ids.tolist())
+        others = [away[i] for i in possible.tolist() if i not in ids]
+        assert not others or farthest <= min(others) + 1e-9
+        assert share[ids].sum() - max(share[i] for i in ids if away[int(i)] == farthest) < p + 1e-9
+
+
+@pytest.mark.parametrize(
+    "option", [{"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"typical_p": 0.6}, {"temperature": 0.6}]
+)
 def test_filters_agree_with_transformers(option: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch", reason="transformers' filters need PyTorch")
     process = pytest.importorskip("transformers", reason="their logits processors are the yardstick").generation
     theirs = {
         "top_k": lambda v: process.TopKLogitsWarper(v), "top_p": lambda v: process.TopPLogitsWarper(v),
-        "min_p": lambda v: process.MinPLogitsWarper(v), "temperature": lambda v: process.TemperatureLogitsWarper(v),
+        "min_p": lambda v: process.MinPLogitsWarper(v), "typical_p": lambda v: process.TypicalLogitsWarper(v),
+        "temperature": lambda v: process.TemperatureLogitsWarper(v),
     }  # fmt: skip
     (name, value), rng = *option.items(), np.random.default_rng(0)
     for _ in range(50):

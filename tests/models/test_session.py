@@ -25,7 +25,7 @@ from tritium.models.config import Config
 from tritium.models.generation import generate_batch
 from tritium.models.load import Model, load
 from tritium.models.sampling import Sampler
-from tritium.models.session import BUCKETS, START, Picked, Session, chunks
+from tritium.models.session import BUCKETS, START, Picked, Session, chunks, shares_rows
 
 IDS = models.prompt(TINY, TINY.context)
 needs_native = pytest.mark.skipif(native is None, reason="without the native library sums have no fixed order")
@@ -823,3 +823,55 @@ def test_two_models_of_one_shape_do_not_share_programs(tmp_path: Path, model: Mo
     other = load(models.folder(tmp_path / "m", models.random(TINY, 5)))
     assert not np.array_equal(other.session().extend(0, IDS[:6]), alone[5])
     np.testing.assert_array_equal(model.session().extend(0, IDS[:6]), alone[5])
+
+
+# ---- several prompts, and what one slot has of another
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.lists(st.integers(0, 20), min_size=5, max_size=5))
+@settings(max_examples=15)
+def test_prompts_read_together_give_the_bits_of_each_alone(
+    model: Model, alone: Any, counts: list[int], before: list[int]
+) -> None:
+    session = model.session(slots=5)
+    slots = list(range(len(counts)))[::-1]
+    for slot, start in zip(slots, before, strict=False):
+        if start:
+            session.extend(slot, IDS[:start])
+    ends = [(start, start + count) for start, count in zip(before, counts, strict=False)]
+    rows = session.extend_all(slots, [IDS[start:end] for start, end in ends])
+    for slot, (_, end), row in zip(slots, ends, rows, strict=True):
+        assert np.array_equal(row, alone[end - 1])
+        assert session.tokens(slot) == IDS[:end]
+
+
+def test_prompts_share_a_program_where_that_is_less_work() -> None:
+    assert shares_rows([20] * 8)
+    assert not shares_rows([256, 256])
+    assert not shares_rows([128])
+
+
+def test_reading_together_fails_for_all_or_none(model: Model) -> None:
+    session = model.session(slots=3)
+    session.extend(0, IDS[:3])
+    with pytest.raises(ContextError):
+        session.extend_all([0, 1], [IDS[:4], [1] * (TINY.context + 1)])
+    with pytest.raises(ArgumentError, match="different slots"):
+        session.extend_all([0, 0], [[1], [2]])
+    assert [session.tokens(i) for i in range(3)] == [IDS[:3], [], []]
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+def test_a_slot_takes_over_the_beginning_of_another(device: str, model: Model, tmp_path: Path) -> None:
+    there = model.to(device)
+    session, single = there.session(slots=2), there.session()
+    session.extend(0, IDS[:20])
+    session.extend(1, IDS[30:40])
+    session.share(0, 1, 13)
+    assert session.tokens(1) == IDS[:13]
+    single.extend(0, IDS[:13])
+    assert np.array_equal(session.step([1], [5]), single.step([0], [5]))
+    single.restore(session.save(tmp_path / "s"))
+    assert np.array_equal(session.step([0], [5]), single.step([0], [5]))
+    with pytest.raises(ArgumentError, match="share"):
+        session.share(0, 1, 99)

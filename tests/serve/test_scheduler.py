@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from pathlib import Path
 
@@ -9,12 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import families
 import models
 from markov import EOS, TOKENIZER, Session, encode, expected
 from tritium.buffer import native
 from tritium.errors import ArgumentError, BusyError, ContextError, TritiumError
-from tritium.models.load import load
+from tritium.models.load import Model, load
 from tritium.models.sampling import Sampler
+from tritium.models.session import TOGETHER
+from tritium.models.speculation.control import Costs
 from tritium.serve.scheduler import Event, Request, Scheduler, Ticket
 
 
@@ -95,8 +100,9 @@ def test_a_long_prompt_is_read_in_pieces_between_the_tokens_of_others() -> None:
         assert told(slow)[0] == expected("x" * 100, 4)
         told(quick)
     sizes = [n for slot, n in session.pieces if n > 1]
-    assert sizes == [4] * 25  # a quarter of a piece each time, since somebody waits for his next token
-    assert len(session.batches) >= 25
+    # The rest of a piece beside the first prompt, then a quarter of one each time, since somebody waits for his next token.
+    assert sizes == [15] + [4] * 21
+    assert len(session.batches) >= 21
 
 
 def test_a_prompt_alone_is_read_in_whole_pieces() -> None:
@@ -196,7 +202,7 @@ def test_a_prompt_that_fills_the_context_gets_one_token() -> None:
     ("request_", "error"),
     [
         (Request((), 1), ArgumentError),
-        (Request((1,), 0), ArgumentError),
+        (Request((1,), -1), ArgumentError),
         (Request((999,), 1), ArgumentError),
         (Request((1,) * 11, 1), ContextError),
     ],
@@ -414,3 +420,226 @@ def test_requests_to_a_certified_head_get_the_tokens_of_the_whole() -> None:
             texts.append([[token for event in ticket for token in event.tokens] for ticket in tickets])
         assert (model.head_statistics is not None and model.head_statistics.decided > 20) == certified
     assert texts[0] == texts[1]
+
+
+def test_no_tokens_are_generated_where_none_are_asked_for() -> None:
+    session = Session(1)
+    with Scheduler(session, TOKENIZER) as s:
+        event = last(s.submit(ask("abc", 0)))
+        assert (event.text, event.finish, event.usage.completion_tokens) == ("", "length", 0)
+        assert session.held[0] == list(encode("abc"))  # it was read, and the next request reuses it
+        assert last(s.submit(ask("abcd", 1))).usage.reused_tokens == 3
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 64])
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_a_prompt_is_scored_whatever_its_pieces(chunk: int, count: int) -> None:
+    prompt = "score me"
+    alone = Session(1)
+    alone.extend(0, encode(prompt)[:1])
+    want = alone.scored(0, encode(prompt)[1:], 2)
+    with Scheduler(Session(2), TOKENIZER, prefill_chunk=chunk) as s:
+        s.submit(ask(prompt, 3))  # what a slot holds of it already is scored all the same
+        ticket = s.submit(ask(prompt, count, prompt_logprobs=2))
+        assert told(ticket) == (expected(prompt, count), "length")
+    assert ticket.prompt_logprobs == want
+
+
+def test_a_request_has_its_own_ends() -> None:
+    letter = expected("abc", 3)[2]
+    first = expected("abc", 3).index(letter)
+    with Scheduler(Session(says={"x": "ab"}), TOKENIZER) as s:
+        assert told(s.submit(ask("abc", 9, ends=frozenset(encode(letter))))) == (expected("abc", 9)[:first], "stop")
+        text, finish = told(s.submit(ask("x", 9, ends=frozenset())))
+    assert (text[:2], finish) == ("ab", "length")
+
+
+def test_the_real_model_scores_a_prompt_as_it_scores_a_text() -> None:
+    model = load()
+    ids = tuple(model.tokenizer.encode("In the beginning God created"))
+    with Scheduler(model.session(slots=2), model.tokenizer, prefill_chunk=8) as s:
+        ticket = s.submit(Request(ids, 4, prompt_logprobs=1))
+        text = told(ticket)[0]
+    session = model.session()
+    session.extend(0, ids[:1])
+    np.testing.assert_allclose(
+        [p.logprob for p in ticket.prompt_logprobs], session.score(0, ids[1:]), rtol=0, atol=1e-5
+    )
+    assert [p.top[0][1] >= p.logprob for p in ticket.prompt_logprobs] == [True] * (len(ids) - 1)
+    assert text == model.generate(ids, max_tokens=4).text
+
+
+# ---- prefixes
+
+
+def read_tokens(session: Session) -> int:
+    return sum(n for _, n in session.pieces)
+
+
+def test_answers_to_one_prompt_share_one_prefill() -> None:
+    session, prompt = Session(8), "a long prompt that all of them have " * 6
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefill_chunk=64) as s:
+        tickets = s.submit_all([ask(prompt, 5, stream=i) for i in range(8)])
+        session.gate.set()
+        assert [told(t) for t in tickets] == [(expected(prompt, 5), "length")] * 8
+    # Every one reads its last token by itself, for the logits after it.
+    assert read_tokens(session) == len(prompt) + 7
+
+
+def test_a_prompt_under_way_is_waited_for_up_to_where_they_part() -> None:
+    session, system = Session(4), "you are a helpful model of language " * 5
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefill_chunk=64) as s:
+        tickets = s.submit_all([ask(system + q, 5) for q in ("one?"[:-1], "two", "three")])
+        session.gate.set()
+        assert [told(t)[0] for t in tickets] == [expected(system + q, 5) for q in ("one", "two", "three")]
+    assert (
+        read_tokens(session) == len(system) + len("one" + "two" + "three") - 1
+    )  # two and three share a t, in one page
+
+
+def test_a_prefix_outlives_its_slot() -> None:
+    session, prompt = Session(1), "the first talk, which is long enough for a page or two " * 2
+    with Scheduler(session, TOKENIZER) as s:
+        told(s.submit(ask(prompt, 3)))
+        told(s.submit(ask("another talk that takes the only slot away", 3)))
+        again = last(s.submit(ask(prompt + "and on", 3)))
+        assert s.prefixes.counts.hits >= len(prompt)
+    assert again.usage.reused_tokens == len(prompt)
+
+
+def test_who_waits_for_a_prompt_goes_on_when_it_is_given_up() -> None:
+    session, prompt = Session(2), "a prompt that is being read by somebody who gives up " * 4
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefill_chunk=16) as s:
+        first, second = s.submit_all([ask(prompt, 5), ask(prompt, 5)])
+        first.cancel()
+        session.gate.set()
+        assert told(second) == (expected(prompt, 5), "length")
+
+
+def test_without_a_prefix_cache_nothing_is_shared() -> None:
+    session, prompt = Session(2), "x" * 100
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER, prefix_cache=0) as s:
+        tickets = s.submit_all([ask(prompt, 2)] * 2)
+        session.gate.set()
+        assert [told(t)[0] for t in tickets] == [expected(prompt, 2)] * 2
+    assert read_tokens(session) == 200
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 120), st.text("ab", max_size=5), st.integers(1, 12), st.booleans()),
+        min_size=1, max_size=14,
+    ),
+    st.integers(1, 5),
+    st.integers(1, 6),
+)  # fmt: skip
+def test_shared_prefixes_and_small_bounds_change_no_text(
+    asked: list[tuple[int, int, str, int, bool]], slots: int, pages: int
+) -> None:
+    session = Session(slots)
+    page = 32 * (session.memory.token_bytes + 8)
+    with Scheduler(session, TOKENIZER, prefill_chunk=48, prefix_cache=pages * page) as s:
+        prompts = ["abcd"[which] * shared + "e" + rest for which, shared, rest, _, _ in asked]
+        tickets = [s.submit(ask(p, n)) for p, (*_, n, _) in zip(prompts, asked, strict=True)]
+        for ticket, (*_, gives_up) in zip(tickets, asked, strict=True):
+            if gives_up:
+                ticket.cancel()
+        for p, ticket, (*_, n, gives_up) in zip(prompts, tickets, asked, strict=True):
+            text, finish = told(ticket)
+            assert finish == "length" or gives_up
+            assert expected(p, n).startswith(text)
+            assert finish != "length" or text == expected(p, n)
+        assert s.prefixes.nbytes <= s.prefixes.limit
+
+
+def test_a_recurrent_model_shares_prefixes_by_its_states(tmp_path: Path) -> None:
+    model = load(families.write_folder(tmp_path / "m", families.random(families.CONFIGS["qwen3_5"], 3)))
+    draw = np.random.default_rng(0)
+    system = tuple(draw.integers(0, 60, 40).tolist())
+    prompts = [system + tuple(draw.integers(0, 60, n).tolist()) for n in (3, 3, 5, 7)]
+    prompts += [prompts[0]] * 2
+    alone = []
+    for p in prompts:
+        session = model.session()
+        alone.append([int(session.extend(0, p).argmax())])
+        for _ in range(3):
+            alone[-1].append(int(session.step([0], alone[-1][-1:])[0].argmax()))
+    with Scheduler(model.session(slots=3), TOKENIZER) as s:
+        tickets = s.submit_all([Request(p, 4) for p in prompts])
+        events = [list(t) for t in tickets]
+    assert [[t for e in each for t in e.tokens] for each in events] == alone
+    assert [each[-1].usage.reused_tokens >= 40 for each in events[1:]] == [True] * 5
+
+
+# ---- all of it together
+
+
+class Cheap(Costs):
+    """A machine on which every step takes the same time: whatever is guessed is verified."""
+
+    def record(self, rows: int, seconds: float) -> None:
+        pass
+
+    def known(self, size: int) -> bool:
+        return True
+
+    def cost(self, size: int) -> float:
+        return 1.0
+
+
+SAMPLERS = (
+    Sampler(), Sampler(temperature=0.3, seed=1), Sampler(temperature=1.0, top_k=8, seed=2), Sampler(temperature=0.7, top_p=0.8, seed=3),
+    Sampler(repetition_penalty=1.2),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    shape = models.Shape(width=32, inner=48, heads=2, kv_heads=1, layers=1, vocab=64, context=160)
+    return load(models.folder(tmp_path_factory.mktemp("small") / "m", models.random(shape, 4)))
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TRITIUM_SERVED_SEEDS", "3"))))
+def test_batches_prefixes_guesses_and_aborts_leave_each_text_as_alone(small: Model, seed: int) -> None:
+    draw = random.Random(seed)
+    shared = [draw.choices(range(64), k=70) for _ in range(2)]
+    requests = []
+    for i in range(16):
+        period = draw.choices(range(64), k=draw.randint(2, 9)) * 3  # what repeats itself is guessed
+        prompt = draw.choice(shared)[: draw.choice((20, 40, 70))] + draw.choice([period, draw.choices(range(64), k=5)])
+        logprobs = draw.choice((None, None, 2))
+        requests.append(Request(tuple(prompt), draw.randint(1, 40), draw.choice(SAMPLERS), stream=i, logprobs=logprobs))
+    session = small.session(slots=draw.randint(1, 6))
+    session.costs = Cheap(TOGETHER)
+    draft = small.draft_session(session, small) if draw.random() < 0.5 else None
+    page = 32 * (session.memory.token_bytes + 8)
+    options = {"prefix_cache": draw.choice((None, 0, 3 * page, 8 * page)), "prefill_chunk": draw.choice((16, 64, 128))}
+    with Scheduler(session, TOKENIZER, draft=draft, **options) as s:
+        tickets = s.submit_all(requests)
+        given_up = set(draw.sample(range(16), 3))
+        for i in given_up:
+            tickets[i].cancel()
+        events = [list(t) for t in tickets]
+        assert s.speculator is not None
+        assert s.speculator.counts.guessed >= s.speculator.counts.accepted > 0
+        assert s.prefixes.nbytes <= s.prefixes.limit
+    single = small.session()
+    for i, (r, each) in enumerate(zip(requests, events, strict=True)):
+        with Scheduler(single, TOKENIZER, speculate=False, prefix_cache=0) as alone:
+            single.truncate(0, 0)
+            expected_events = list(alone.submit(r))
+        tokens, wanted = ([t for e in es for t in e.tokens] for es in (each, expected_events))
+        assert tokens == wanted[: len(tokens)]
+        if i not in given_up:
+            assert [p for e in each for p in e.logprobs] == [p for e in expected_events for p in e.logprobs]
+            assert (len(tokens), each[-1].finish) == (len(wanted), expected_events[-1].finish)
+
+
+def test_a_draft_session_with_too_few_slots_is_refused(small: Model) -> None:
+    with pytest.raises(ArgumentError, match="2 slots is needed"):
+        Scheduler(small.session(slots=2), TOKENIZER, draft=small.session())

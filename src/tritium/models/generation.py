@@ -21,7 +21,11 @@ import numpy as np
 
 from tritium.errors import ArgumentError, ContextError
 from tritium.models.bounds import Bounded
-from tritium.models.sampling import Largest, Logprobs, Need, Sampler, State
+from tritium.models.caching.memory import SlotMemory
+from tritium.models.caching.prefixes import PAGE, common
+from tritium.models.sampling import Constraint, Largest, Logprobs, Need, Sampler, State
+from tritium.models.speculation.control import Costs
+from tritium.models.speculation.speculator import DraftSession, Guesser, Speculator
 from tritium.models.text.tokenizer import Stream, Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,16 +39,29 @@ class Slots(Protocol):
     def capacity(self) -> int: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def memory(self) -> SlotMemory: ...
+    @property
+    def costs(self) -> Costs: ...
+    @property
+    def unspeculative(self) -> str: ...
     def tokens(self, slot: int) -> list[int]: ...
     def reusable(self, slot: int, count: int) -> int: ...
     def truncate(self, slot: int, count: int) -> None: ...
     def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
+    def extend_all(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> list[Array]: ...
+    def adopt(self, slot: int, tokens: Sequence[int]) -> None: ...
+    def share(self, source: int, slot: int, count: int) -> None: ...
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array: ...
     def bounded(self, slots: Sequence[int], ids: Sequence[int]) -> Sequence[Array | Bounded]: ...
     def pick(
         self, slots: Sequence[int], ids: Sequence[int], *, ahead: bool = False
     ) -> tuple[list[int], list[float]]: ...
+    def verify(
+        self, slots: Sequence[int], ids: Sequence[Sequence[int]], *, whole: bool = False
+    ) -> list[list[Array | Bounded]]: ...
     def score(self, slot: int, ids: Sequence[int]) -> Array: ...
+    def scored(self, slot: int, ids: Sequence[int], top: int) -> list[Logprobs]: ...
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,8 @@ class Generation:
     steps: int  # tokens picked after the first, with the one that ended the text
     seed: int
     logprobs: tuple[Logprobs, ...] = ()
+    guessed: int = 0  # tokens that were guessed and verified
+    accepted: int = 0  # of those, tokens that were right
 
     @property
     def tokens_per_s(self) -> float:
@@ -161,6 +180,25 @@ class _Writer:
     parts: list[str] = field(default_factory=list)
     told: list[Logprobs] = field(default_factory=list)
     done: bool = False
+    guesser: Guesser | None = None
+    guessed: int = 0
+    accepted: int = 0
+
+    @property
+    def room(self) -> int:
+        """Return how many guesses may follow the last token: within the context, and not beyond the last token it may have."""
+        room = self.limits.capacity - len(self.prompt) - len(self.tokens)
+        return room if self.limits.max_tokens is None else min(room, self.limits.max_tokens - len(self.tokens) - 1)
+
+    def take_all(self, rows: Sequence[Array | Bounded | Largest], guesses: Sequence[int]) -> list[Piece]:
+        """Take tokens as long as they are those that were guessed, and the one after them."""
+        pieces = list[Piece]()
+        for i, row in enumerate(rows):
+            pieces.append(self.take(row))
+            if self.done or i == len(guesses) or self.tokens[-1] != guesses[i]:
+                break
+        self.guessed, self.accepted = self.guessed + len(guesses), self.accepted + len(pieces) - 1
+        return pieces
 
     @property
     def need(self) -> Need:
@@ -183,7 +221,8 @@ class _Writer:
         text = self.stops.push(self.text.push(token))
         full = len(self.prompt) + len(self.tokens) > self.limits.capacity  # the last token has no place to stand
         at_end = len(self.tokens) == self.limits.max_tokens
-        finish = "stop" if self.stops.found else "length" if at_end else "context" if full else None
+        complete = self.stops.found or self.state.is_done
+        finish = "stop" if complete else "length" if at_end else "context" if full else None
         if finish:
             return self._end(finish, token, text, logprobs)
         self.parts.append(text)
@@ -200,7 +239,7 @@ class _Writer:
         return Generation(
             text="".join(self.parts), tokens=tuple(self.tokens), prompt_tokens=len(self.prompt), reused=self.reused,
             finish_reason=finish, first_token_s=self.first_s, prefill_s=self.prefill_s, decode_s=self.decode_s,
-            steps=self.steps, seed=self.state.seed, logprobs=tuple(self.told),
+            steps=self.steps, seed=self.state.seed, logprobs=tuple(self.told), guessed=self.guessed, accepted=self.accepted,
         )  # fmt: skip
 
     def told_of(self, piece: Piece) -> Piece:
@@ -216,14 +255,20 @@ class _Writer:
 def stream(
     session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], *, sampler: Sampler | None = None,
     max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
-    clock: Callable[[], float] = perf_counter,
+    stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
+    speculate: bool | None = None, draft: DraftSession | None = None,
 ) -> Iterator[Piece]:  # fmt: skip
     """The continuation of a prompt, token by token. Do not use the session in between.
 
     max_tokens: None goes on until the context is full. logprobs: how many alternatives to tell of each token.
-    ignore_eos: last tokens do not end the text.
+    ignore_eos: last tokens do not end the text. stop_tokens: further tokens that end it. constrain: makes the constraints of each
+    sequence (`models.text.constraints`); a text that they say is complete has ended. speculate: guess tokens and verify several at once,
+    which changes how fast tokens come and none of them (None: where the device can); draft: a session of a smaller model that guesses.
     """
-    options = {"max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "ignore_eos": ignore_eos, "clock": clock}
+    options = {
+        "max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "ignore_eos": ignore_eos, "stop_tokens": stop_tokens,
+        "constrain": constrain, "clock": clock, "speculate": speculate, "draft": draft,
+    }  # fmt: skip
     return (piece for _, piece in stream_batch(session, tokenizer, [prompt], sampler=sampler, **options))  # type: ignore[arg-type]
 
 
@@ -243,21 +288,26 @@ def generate_batch(
 def stream_batch(
     session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], *, sampler: Sampler | None = None,
     max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
-    clock: Callable[[], float] = perf_counter,
+    stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
+    speculate: bool | None = None, draft: DraftSession | None = None,
 ) -> Iterator[tuple[int, Piece]]:  # fmt: skip
     """Pieces of several continuations as they come, with the number of their prompt. One takes a slot as soon as another has
     ended. A prompt's random numbers depend on the seed and its number alone, not on how many are decoded together."""
     check_options(max_tokens=max_tokens, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos)
     if isinstance(prompts, str):
         raise ArgumentError("A list of prompts is needed, given one text; use stream() or generate().")
-    eos = frozenset() if ignore_eos else tokenizer.eos
+    eos = frozenset(stop_tokens) | (frozenset() if ignore_eos else tokenizer.eos)
     limits, begun = _Limits(max_tokens, session.capacity, eos, logprobs), clock()
     sampler, stop = sampler or Sampler(), Stops(stop).strings
     writers = []
     for i, given in enumerate(prompts):
         ids = fit(session, tokenizer.encode(given) if isinstance(given, str) else given)
-        writers.append(_Writer(i, ids, sampler.start(ids, stream=i), Stream(tokenizer), Stops(stop), limits, begun))
-    return _run(session, deque(writers), clock)
+        state = sampler.start(ids, stream=i, constraints=constrain())
+        writers.append(_Writer(i, ids, state, Stream(tokenizer), Stops(stop), limits, begun))
+    if (draft is not None or speculate is True) and session.unspeculative:
+        raise ArgumentError(f"speculation: {session.unspeculative}.")
+    on = speculate is not False and not session.unspeculative
+    return _run(session, deque(writers), Speculator(session.costs, draft) if on else None, clock)
 
 
 MAX_ALTERNATIVES = 1 << 16
@@ -297,31 +347,66 @@ def fit(session: Slots, ids: Sequence[int]) -> list[int]:
     return found
 
 
-def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) -> Iterator[tuple[int, Piece]]:
+def _run(
+    session: Slots, waiting: deque[_Writer], speculator: Speculator | None, clock: Callable[[], float]
+) -> Iterator[tuple[int, Piece]]:
     free, active = set(range(session.slots)), list[_Writer]()
     while waiting or active:
         while waiting and free:
-            writer = waiting.popleft()
-            piece = _prefill(session, writer, free, clock)
-            if writer.done:
-                free.add(writer.slot)
-            else:
-                active.append(writer)
-            yield writer.index, writer.told_of(piece)
+            for writer, piece in _prefill(session, waiting, free, clock):
+                if writer.done:
+                    free.add(writer.slot)
+                else:
+                    active.append(writer)
+                    writer.guesser = None if speculator is None else speculator.start(writer.state, writer.slot)
+                yield writer.index, writer.told_of(piece)
         if not active:
             continue
-        start = clock()
-        need = max(w.need for w in active)
-        more = not (waiting and free) and not any(w.at_last for w in active)
-        found = decode(session, [w.slot for w in active], [w.tokens[-1] for w in active], need, ahead=more)
-        pieces = [(w, w.take(logits)) for w, logits in zip(active, found, strict=True)]
-        taken = clock() - start
-        for w in active:
-            w.decode_s, w.steps = w.decode_s + taken, w.steps + 1
+        yield from _decode(session, active, speculator, bool(waiting and free), clock)
         free |= {w.slot for w in active if w.done}
         active = [w for w in active if not w.done]
-        for w, piece in pieces:  # after all were taken: what the reader does with one cannot disturb the others
+
+
+def _decode(
+    session: Slots, active: list[_Writer], speculator: Speculator | None, waited: bool, clock: Callable[[], float]
+) -> Iterator[tuple[int, Piece]]:
+    """One step for all: a token of each, and as many guessed ones more as were right."""
+    start, begun = clock(), perf_counter()
+    slots, last = [w.slot for w in active], [w.tokens[-1] for w in active]
+    held = [len(w.prompt) + len(w.tokens) - 1 for w in active]
+    guesses = guess_tokens(speculator, [w.guesser for w in active], [w.room for w in active])
+    need = max(w.need for w in active)
+    if any(guesses):
+        tokens = [[token, *more] for token, more in zip(last, guesses, strict=True)]
+        rows: Sequence[Sequence[Any]] = session.verify(slots, tokens, whole=need is Need.ROW)
+    else:
+        ahead = not waited and not any(w.at_last for w in active)
+        rows = [[row] for row in decode(session, slots, last, need, ahead=ahead)]
+    if speculator is not None:
+        speculator.costs.record(sum(map(len, rows)), perf_counter() - begun)
+    pieces = [w.take_all(*each) for w, *each in zip(active, rows, guesses, strict=True)]
+    taken = clock() - start
+    for w, before, more in zip(active, held, pieces, strict=True):
+        w.decode_s, w.steps = w.decode_s + taken, w.steps + len(more)
+        if any(guesses):
+            session.truncate(w.slot, before + len(more))
+        if speculator is not None and w.guesser is not None:
+            speculator.learn(w.guesser, w.state.context.tokens[-len(more) :])
+    for w, more in zip(
+        active, pieces, strict=True
+    ):  # after all were taken: what the reader does cannot disturb the others
+        for piece in more:
             yield w.index, w.told_of(piece)
+
+
+def guess_tokens(
+    speculator: Speculator | None, guessers: Sequence[Guesser | None], room: Sequence[int]
+) -> Sequence[Sequence[int]]:
+    """Return the guesses of each sequence that are to be verified in the next step."""
+    known = [g for g in guessers if g is not None]
+    if speculator is None or len(known) < len(guessers):
+        return [()] * len(guessers)
+    return speculator.guess(known, room)
 
 
 def decode(
@@ -335,25 +420,47 @@ def decode(
     return [Largest(*each) for each in zip(tokens, logits, strict=True)]
 
 
-def _prefill(session: Slots, writer: _Writer, free: set[int], clock: Callable[[], float]) -> Piece:
-    """The prompt goes into the free slot that holds most of it; the last token is read in any case, for its logits."""
+def _prefill(
+    session: Slots, waiting: deque[_Writer], free: set[int], clock: Callable[[], float]
+) -> list[tuple[_Writer, Piece]]:
+    """Read the prompts of the first that wait, together, and take a token of each; the last token of a prompt is read in any case,
+    for its logits. One that begins like another of them waits for the next call, and has that beginning copied."""
     start = clock()
+    writers = list[_Writer]()
+    while waiting and free and not any(_begins_alike(session, w, waiting[0]) for w in writers):
+        writer = waiting.popleft()
+        _place(session, writer, free)
+        writers.append(writer)
+    parts = [w.prompt[w.reused :] for w in writers]
+    logits = session.extend_all([w.slot for w in writers], parts)
+    taken = clock() - start
+    pieces = []
+    for writer, row in zip(writers, logits, strict=True):
+        writer.prefill_s = taken
+        pieces.append((writer, writer.take(row)))
+        writer.first_s = clock() - writer.begun
+    return pieces
+
+
+def _begins_alike(session: Slots, writer: _Writer, other: _Writer) -> bool:
+    """Return True if a prompt that is about to be read has a page or more of another one that no slot holds."""
+    shared = min(common(writer.prompt, other.prompt), len(other.prompt) - 1)
+    return shared - writer.reused >= PAGE
+
+
+def _place(session: Slots, writer: _Writer, free: set[int]) -> None:
+    """Give a writer the free slot that holds most of its prompt; what another slot has more of is copied from there."""
     most = len(writer.prompt) - 1
-    shared = {s: session.reusable(s, min(common(session.tokens(s), writer.prompt), most)) for s in sorted(free)}
-    writer.slot = max(shared, key=lambda slot: shared[slot])
-    writer.reused = shared[writer.slot]
+    shared = {s: session.reusable(s, min(common(session.tokens(s), writer.prompt), most)) for s in range(session.slots)}
+    writer.slot = max(sorted(free), key=lambda slot: shared[slot])
+    source = max(shared, key=lambda slot: shared[slot])
     free.remove(writer.slot)
-    session.truncate(writer.slot, writer.reused)
-    logits = session.extend(writer.slot, writer.prompt[writer.reused :])
-    writer.prefill_s = clock() - start
-    piece = writer.take(logits)
-    writer.first_s = clock() - writer.begun
-    return piece
-
-
-def common(one: Sequence[int], two: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    if shared[source] - shared[writer.slot] >= PAGE:
+        session.share(source, writer.slot, shared[source])
+        writer.reused = shared[source]
+    else:
+        session.truncate(writer.slot, shared[writer.slot])
+        writer.reused = shared[writer.slot]
 
 
 # ---- perplexity

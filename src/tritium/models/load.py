@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -37,7 +38,9 @@ from tritium.models import embeddings, generation, hub, prepacked
 from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler
 from tritium.models.session import TOGETHER, Programs, Session, programs
+from tritium.models.speculation.speculator import check_draft
 from tritium.models.text import vocabulary as text
+from tritium.models.text.constraints import KINDS, Format, constrain
 from tritium.models.text.tokenizer import Tokenizer
 from tritium.models.weights import FLOATS, Network, assemble, from_entries, with_copy
 from tritium.nn.certified import HeadStatistics
@@ -62,6 +65,7 @@ class Model:
             raise ArgumentError(f"load: kv {kv!r} is unknown; keys and values are kept as {', '.join(FLOATS)}.")
         self.config, self.network, self.name, self.kv = config, network, name, kv
         self._source, self._busy = source, Lock()
+        self._drafts: WeakKeyDictionary[Session, tuple[Model, Session]] = WeakKeyDictionary()
         self.context = config.context if context is None else Session.check_context(config, context)
 
     def __repr__(self) -> str:
@@ -167,10 +171,14 @@ class Model:
         """The continuation of a prompt (text or tokens) as a `Generation`; of a list of prompts, a list of them, decoded
         together.
 
-        Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; and those
-        of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …
+        Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; those
+        of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …; min_tokens and
+        stop_token_ids; and one of schema (JSON schema: a dict, its text or a Pydantic model), regex, grammar (Lark or GBNF) and choice (a
+        list of texts), which the text then matches if it ends before max_tokens; speculate (False: guess no tokens) and draft, a
+        smaller model of the same vocabulary that guesses. Guesses change how fast tokens come, and none of them.
         """
-        sampler, session, rest = split_options(options)
+        sampler, session, rest = split_options(options, self)
+        draft = rest.pop("draft", None)
         if (
             isinstance(prompt, Sequence)
             and prompt
@@ -179,20 +187,35 @@ class Model:
         ):
             ids = [self._ids(p) for p in prompt]
             together = session or self.session(slots=min(len(ids), TOGETHER[-1]))
+            rest["draft"] = self.draft_session(together, draft)
             return generation.generate_batch(together, self.tokenizer, ids, sampler=sampler, **rest)
         with self._lent(session) as lent:
+            rest["draft"] = self.draft_session(lent, draft)
             return generation.generate(lent, self.tokenizer, self._ids(prompt), sampler=sampler, **rest)
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[generation.Piece]:
         """As `generate`, piece by piece; the last piece has the whole `generation`."""
-        sampler, session, rest = split_options(options)
+        sampler, session, rest = split_options(options, self)
+        draft = rest.pop("draft", None)
         ids = self._ids(prompt)
 
         def pieces() -> Iterator[generation.Piece]:
             with self._lent(session) as lent:
+                rest["draft"] = self.draft_session(lent, draft)
                 yield from generation.stream(lent, self.tokenizer, ids, sampler=sampler, **rest)
 
         return pieces()
+
+    def draft_session(self, session: Session, draft: Model | None) -> Session | None:
+        """The session in which a draft model guesses for a session of this model: it has as many slots, and is kept beside it."""
+        if draft is None:
+            return None
+        known = self._drafts.get(session)
+        if known is None or known[0] is not draft:
+            guesses = draft.session(slots=session.slots, context=min(draft.context, session.capacity))
+            check_draft((self.config.vocab_size, draft.config.vocab_size), guesses.recurrent, draft.name)
+            known = self._drafts[session] = draft, guesses
+        return known[1]
 
     def _ids(self, prompt: Any) -> list[int]:
         """A prompt as tokens; an empty text begins with the token that texts begin with."""
@@ -248,22 +271,48 @@ class Model:
 SAMPLING = frozenset(f.name for f in fields(Sampler))
 
 
-def split_options(options: dict[str, Any]) -> tuple[Sampler, Session | None, dict[str, Any]]:
+TEXT = frozenset({*KINDS, "min_tokens", "stop_token_ids"})  # what needs the vocabulary
+
+
+def split_options(options: dict[str, Any], model: Model) -> tuple[Sampler, Session | None, dict[str, Any]]:
     """How to pick, where to run, and the other options, checked; a ready `sampler` is taken as it is."""
     picked = {k: v for k, v in options.items() if k in SAMPLING}
-    rest = {k: v for k, v in options.items() if k not in SAMPLING}
-    known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos"}
+    rest = {k: v for k, v in options.items() if k not in SAMPLING and k not in TEXT}
+    known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos", "speculate", "draft"}
     for name in rest:
         if name not in known:
-            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING)}")
+            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING | TEXT)}")
     given = rest.pop("sampler", None)
     if given is not None and picked:
         raise ArgumentError(f"generate: a sampler was given, so {', '.join(picked)} must be said there.")
     session = rest.pop("session", None)
     if not isinstance(session, Session | None):
         raise ArgumentError(f"generate: session must be one that model.session() made, given {session!r:.80}.")
-    generation.check_options(**rest)
+    if not isinstance(rest.get("draft"), Model | None):
+        raise ArgumentError(f"generate: draft must be a model that tritium.load gave, given {rest['draft']!r:.80}.")
+    if not isinstance(rest.get("speculate"), bool | None):
+        raise ArgumentError(f"generate: speculate must be True, False or None, given {rest['speculate']!r:.80}.")
+    generation.check_options(**{k: v for k, v in rest.items() if k not in ("draft", "speculate")})
+    rest |= _text_options({k: v for k, v in options.items() if k in TEXT and v is not None}, model, rest)
     return given or Sampler(**picked), session, rest
+
+
+def _text_options(options: dict[str, Any], model: Model, rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokens that end a text and what constrains it, for `generation.stream`."""
+    if not options:
+        return {}
+    tokenizer, least = model.tokenizer, options.get("min_tokens", 0)
+    if isinstance(least, bool) or not isinstance(least, int) or least < 0:
+        raise ArgumentError(f"generate: min_tokens must be 0 or more, given {least!r}.")
+    ends = options.get("stop_token_ids", ())
+    ids = list(ends) if isinstance(ends, Iterable) and not isinstance(ends, (str, bytes)) else [ends]
+    if wrong := [t for t in ids if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < tokenizer.vocab_size]:
+        raise ArgumentError(
+            f"generate: stop_token_ids must be ids from 0 to {tokenizer.vocab_size - 1}, given {wrong[0]!r}."
+        )
+    form = Format.of(**{kind: options.get(kind) for kind in KINDS})
+    every = frozenset(ids) | (frozenset() if rest.get("ignore_eos") else tokenizer.eos)
+    return {"stop_tokens": ids, "constrain": constrain(tokenizer, form, least=least, ends=every)}
 
 
 def without_weights(found: ModelFile) -> ModelFile:

@@ -2,8 +2,9 @@
 
 Knows nothing of models, text or caches. The order of work is fixed:
 
-1. penalties (repetition, then frequency and presence), 2. `logit_bias`, 3. your own `processors`,
-4. temperature (0: the largest logit wins and nothing below happens), 5. top-k, 6. top-p, 7. min-p, 8. one random draw, by Gumbel-max.
+1. penalties (repetition, then frequency and presence), 2. `logit_bias`, 3. your own `processors`, 4. the masks of `Constraint`s,
+5. temperature (0: the largest logit wins and nothing below happens), 6. top-k, 7. typical-p, 8. top-p, 9. min-p, 10. one random draw,
+by Gumbel-max.
 
 A logit of -inf forbids its token. NaN and +inf are errors. The draws of a seed are the same on every machine. Most samplers need no
 more than bounds on most logits (`bounds`): they pick what they would pick from the whole row.
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -66,18 +67,40 @@ class Need(IntEnum):
     ROW = 2  # all logits
 
 
+class Constraint(Protocol):
+    """Which tokens one sequence may continue with: asked before every pick, whatever the sampler and the device.
+
+    A `State` holds its own. `rollback` undoes the last calls of `advance`, for tokens that were guessed and not accepted.
+    """
+
+    @property
+    def is_done(self) -> bool:
+        """Return True if the sequence is complete: nothing but its end may follow."""
+
+    def mask(self) -> Array | None:
+        """Return which tokens are allowed now, bool [vocab]; None where all are. Tokens beyond its end are forbidden."""
+
+    def advance(self, token: int) -> None:
+        """Take the token that was picked; it must be one that the mask allows."""
+
+    def rollback(self, count: int) -> None:
+        """Forget the last `count` tokens."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
     """How tokens are picked. The default is greedy: the largest logit, the lowest id among equals.
 
-    Repetition looks at the last `repetition_window` tokens, prompt included (0: all of them). Frequency and presence
-    count generated tokens only. Without a seed one is drawn; the state knows it.
+    Typical-p keeps the tokens whose surprise is nearest to the mean, up to a total probability. Repetition looks at the last
+    `repetition_window` tokens, prompt included (0: all of them). Frequency and presence count generated tokens only. Without
+    a seed one is drawn; the state knows it.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     repetition_penalty: float = 1.0
     repetition_window: int = 64
     frequency_penalty: float = 0.0
@@ -103,11 +126,12 @@ class Sampler:
             raise ArgumentError(f"processors must be functions (logits, context) -> logits, given {wrong[0]!r}.")
         _check_bias(self.logit_bias)
 
-    def start(self, prompt: Iterable[int] = (), *, stream: int = 0) -> State:
-        """The state of one sequence. Sequences that share a seed differ by their `stream`."""
+    def start(self, prompt: Iterable[int] = (), *, stream: int = 0, constraints: Iterable[Constraint] = ()) -> State:
+        """The state of one sequence. Sequences that share a seed differ by their `stream`. Of `constraints` that together
+        allow no token the later ones give way."""
         tokens = [int(t) for t in prompt]
         seed = secrets.randbits(63) if self.seed is None else int(self.seed)
-        return State(self, Context(tokens, len(tokens)), seed, stream)
+        return State(self, Context(tokens, len(tokens)), seed, stream, tuple(constraints))
 
     def steps(self) -> list[Processor]:
         """What is done to logits before one is picked, in order."""
@@ -126,6 +150,7 @@ _RANGES = {
     "top_k": (0, 1 << 31, "a whole number of tokens to keep, 0 for all"),
     "top_p": (0, 1, "from 0 to 1 (1 keeps all)"),
     "min_p": (0, 1, "from 0 to 1 (0 keeps all)"),
+    "typical_p": (0, 1, "from 0 to 1 (1 keeps all)"),
     "repetition_penalty": (1e-4, 1e4, "from 0.0001 to 10000 (1 leaves logits alone)"),
     "repetition_window": (0, 1 << 31, "a whole number of tokens to look back, 0 for all"),
     "frequency_penalty": (-100, 100, "from -100 to 100 (0 leaves logits alone)"),
@@ -147,6 +172,13 @@ def _check_bias(given: Mapping[int, float] | None) -> None:
             )
 
 
+class Mark(NamedTuple):
+    """Where a sequence was: its tokens, and its random numbers where it has any."""
+
+    count: int
+    bits: Any
+
+
 @dataclass(eq=False)
 class State:
     """One sequence being sampled: its tokens, its random numbers. Not for two threads at once."""
@@ -155,10 +187,13 @@ class State:
     context: Context
     seed: int
     stream: int = 0
+    constraints: tuple[Constraint, ...] = ()
     _steps: list[Processor] = field(init=False, repr=False)
     _bits: np.random.Philox = field(init=False, repr=False)
     _logits: Array | None = field(default=None, init=False, repr=False)
     _uniforms: Array | None = field(default=None, init=False, repr=False)  # of the draw under way
+    _mask: Array | None = field(default=None, init=False, repr=False)  # for the next token; None: all are allowed
+    _is_masked: bool = field(default=False, init=False, repr=False)  # whether `_mask` is that of the next token
 
     def __post_init__(self) -> None:
         self._steps = self.sampler.steps()
@@ -172,11 +207,34 @@ class State:
 
     @property
     def need(self) -> Need:
-        """Return what a token is picked from. Processors of your own, and top-p of the whole vocabulary, need every logit."""
+        """Return what a token is picked from. Processors of your own, and top-p or typical-p of the whole vocabulary, need every
+        logit."""
         s = self.sampler
-        if s.processors or (s.temperature and s.top_p < 1 and not s.top_k):
+        if s.processors or (s.temperature and min(s.top_p, s.typical_p) < 1 and not s.top_k):
             return Need.ROW
-        return Need.BOUNDS if self._steps or s.temperature else Need.LARGEST
+        return Need.BOUNDS if self._steps or s.temperature or self.allowed is not None else Need.LARGEST
+
+    @property
+    def is_done(self) -> bool:
+        """Return True if a constraint says that the sequence is complete."""
+        return any(c.is_done for c in self.constraints)
+
+    @property
+    def allowed(self) -> Array | None:
+        """Return which tokens the constraints allow next, bool [at most vocab]; None where all are."""
+        if not self._is_masked:
+            self._mask, self._is_masked = self._intersection(), True
+        return self._mask
+
+    def _intersection(self) -> Array | None:
+        common: Array | None = None
+        for constraint in self.constraints:
+            mask = constraint.mask()
+            if mask is not None:
+                count = mask.size if common is None else min(mask.size, common.size)
+                both = mask if common is None else mask[:count] & common[:count]
+                common = both if common is None or both.any() else common
+        return common
 
     def pick(self, logits: Any) -> int:
         """The next token, which joins the context. Instead of a row a `Bounded` is taken where `need` is BOUNDS or less, and a
@@ -189,8 +247,30 @@ class State:
         token = (
             self._pick_bounded(logits, seed)
             if self._logits is None
-            else self._choose(self._processed(self._logits), seed)
+            else self._choose_allowed(self._processed(self._logits), seed)
         )
+        return self._append(token)
+
+    def mark(self) -> Mark:
+        """Return where the sequence is, for `rewind`."""
+        return Mark(len(self.context.tokens), self._bits.state if self.sampler.temperature else None)
+
+    def rewind(self, mark: Mark) -> None:
+        """Forget all picks since a mark, and the random numbers they took: the same logits pick the same tokens again."""
+        count = len(self.context.tokens) - mark.count
+        if count:
+            for constraint in self.constraints:
+                constraint.rollback(count)
+            del self.context.tokens[mark.count :]
+            self._is_masked = False
+        if mark.bits is not None:
+            self._bits.state = mark.bits
+        self._logits = self._uniforms = None
+
+    def _append(self, token: int) -> int:
+        for constraint in self.constraints:
+            constraint.advance(token)
+        self._is_masked = False
         self.context.tokens.append(token)
         return token
 
@@ -204,6 +284,16 @@ class State:
             )
         return row
 
+    def _choose_allowed(self, row: Array, seed: int) -> int:
+        """Return the token that is picked from a whole row of logits."""
+        if self.allowed is None:
+            return self._choose(row, seed)
+        # Forbidden tokens are left out rather than set to -inf: sums over what is left are then rounded alike, whatever was read.
+        ids = np.flatnonzero(_sized(self.allowed, row.size))
+        if not ids.size:
+            raise ArgumentError("sampling: the constraints allow no token of this vocabulary; loosen them.")
+        return int(ids[self._choose(row[ids], seed, ids, row.size)])
+
     def _choose(self, row: Array, seed: int, tokens: Array | None = None, count: int = 0) -> int:
         """Return the place in a row of logits that is picked; `tokens`, in order, of a vocabulary of `count`, where it is a part."""
         s = self.sampler
@@ -211,7 +301,7 @@ class State:
             place = int(row.argmax())
             _check(float(row[place]), row)
             return place
-        places = kept(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
+        places = kept(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p, typical_p=s.typical_p)
         noise = self._noise(seed, row.size) if tokens is None else self._noise(seed, count)[tokens]
         if places is None:
             return draw(row, s.temperature, noise)
@@ -228,7 +318,7 @@ class State:
         """Return the token that is picked from the whole row, of which no more is read than can matter."""
         ids = self._decisive(bounded, seed)
         if ids is None or is_many(ids, bounded.size):
-            return self._choose(self._processed(bounded.whole()), seed)
+            return self._choose_allowed(self._processed(bounded.whole()), seed)
         logits = self._processed_part(ids, bounded.read(ids), bounded.size)
         return int(ids[self._choose(logits, seed, ids, bounded.size)])
 
@@ -243,17 +333,23 @@ class State:
     def _decisive(self, bounded: Bounded, seed: int) -> Array | None:
         """Return the tokens whose logits decide which one is picked, in order; None where all may."""
         changed, count = self._changed(), bounded.size
+        mask = None if self.allowed is None else _sized(self.allowed, count)
         outside = changed.size and not 0 <= changed[0] <= changed[-1] < count
         if self.need is Need.ROW or outside or is_many(changed, count):
             return None
+        if mask is not None and not is_many(few := np.flatnonzero(mask), count):
+            return few if few.size else None
         lower, upper = bounded.lower, bounded.upper
         if changed.size:  # what penalties make of these is known exactly
             lower, upper = lower.copy(), upper.copy()
             lower[changed] = upper[changed] = self._processed_part(changed, bounded.read(changed), count)
+        if mask is not None:
+            lower, upper = (np.where(mask, bound, np.float32(-np.inf)) for bound in (lower, upper))
         if not math.isfinite(float(lower.max())):
             return None
         ids = self._may_matter(lower, upper, seed)
-        return np.union1d(ids, changed) if changed.size else ids
+        ids = np.union1d(ids, changed) if changed.size else ids
+        return ids if mask is None else ids[mask[ids]]
 
     def _may_matter(self, lower: Array, upper: Array, seed: int) -> Array:
         """Return every token whose logit may decide which one is picked."""
@@ -281,8 +377,7 @@ class State:
             )
         _check(found.logit, found.token)
         self._logits = None
-        self.context.tokens.append(found.token)
-        return found.token
+        return self._append(found.token)
 
     def logprobs(self, top: int = 0) -> Logprobs:
         """Of the token picked last; to be asked before the logits it came from are written over."""
@@ -349,28 +444,43 @@ def _ids(tokens: Iterable[int], logits: Array, what: str) -> Array:
 
 
 def candidates(
-    logits: Any, temperature: float = 1.0, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+    logits: Any,
+    temperature: float = 1.0,
+    *,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    typical_p: float = 1.0,
 ) -> tuple[Array, Array]:
     """The tokens that may be drawn and their probabilities, summing to 1.
 
-    Top-k keeps the k largest; top-p the fewest of those whose mass reaches p of theirs; min-p those at least p times as
-    likely as the likeliest. At least one stays; among equals the lower id. Likeliest first where top-k or top-p cut.
+    Top-k keeps the k largest; typical-p the fewest of those whose mass reaches p of theirs, the nearest to their mean surprise
+    first; top-p the fewest whose mass reaches p, the likeliest first; min-p those at least p times as likely as the likeliest. At
+    least one stays; among equals the lower id. Likeliest first where top-k or top-p cut.
     """
     row = _row(logits)
-    ids = kept(row, temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    ids = kept(row, temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical_p=typical_p)
     weights = _weights(row if ids is None else row[ids], float(row.max()), temperature)
     return np.arange(row.size) if ids is None else ids, weights / weights.sum()
 
 
-def kept(row: Array, temperature: float, *, top_k: int, top_p: float, min_p: float) -> Array | None:
+def kept(
+    row: Array, temperature: float, *, top_k: int, top_p: float, min_p: float, typical_p: float = 1.0
+) -> Array | None:
     """Return the tokens that may be drawn, as `candidates` does; None where they are all."""
     best = _check(float(row.max()), row)
     ids: Array | None = None  # all
-    if 0 < top_k < row.size:
-        ids = _largest(row, top_k)
+    if (
+        top_k
+    ):  # also where all are kept: sums below are rounded by the order of the largest, whatever part of a row this is
+        ids = largest(row, min(top_k, row.size))
+    if typical_p < 1:
+        among = row if ids is None else row[ids]
+        inner = _typical(_weights(among, best, temperature), typical_p)
+        ids = inner if ids is None else ids[inner]
     if top_p < 1:
         among = row if ids is None else row[ids]
-        inner = _largest(among, _nucleus(_weights(among, best, temperature), top_p))
+        inner = largest(among, _nucleus(_weights(among, best, temperature), top_p))
         ids = inner if ids is None else ids[inner]
     if min_p > 0:
         among = row if ids is None else row[ids]
@@ -389,12 +499,23 @@ def _weights(row: Array, best: float, temperature: float) -> Array:
         return np.asarray(np.exp((row.astype(np.float64) - best) / temperature))
 
 
-def _largest(row: Array, k: int) -> Array:
+def largest(row: Array, k: int) -> Array:
     """The ids of the k largest, largest first, among equals the lowest ids."""
     least = np.partition(row, row.size - k)[row.size - k]
     above = np.flatnonzero(row > least)
     ids = np.concatenate([above, np.flatnonzero(row == least)[: k - above.size]])
     return ids[np.argsort(-row[ids], kind="stable")]
+
+
+def _typical(weights: Array, p: float) -> Array:
+    """Return the places of the fewest weights that reach p of the sum, those first whose surprise is nearest to the mean; in order."""
+    share = weights / weights.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        surprise = -np.log(share)
+        mean = float(np.where(share > 0, share * surprise, 0.0).sum())
+    order = np.argsort(np.abs(surprise - mean), kind="stable")
+    count = int(np.searchsorted(np.cumsum(share[order]), p, side="left")) + 1
+    return np.sort(order[: min(count, int((share > 0).sum()))])
 
 
 def _nucleus(weights: Array, p: float) -> int:
@@ -415,7 +536,7 @@ def logprobs(logits: Any, token: int, top: int = 0) -> Logprobs:
     row = _row(logits)
     best = _check(float(row.max()), row)
     total = best + math.log(float(np.exp(row - np.float32(best)).sum(dtype=np.float64)))
-    ids = _largest(row, min(top, row.size)) if top > 0 else np.arange(0)
+    ids = largest(row, min(top, row.size)) if top > 0 else np.arange(0)
     return Logprobs(token, float(row[token]) - total, tuple((int(i), float(row[i]) - total) for i in ids))
 
 
@@ -429,6 +550,11 @@ def _row(logits: Any) -> Array:
     return row
 
 
+def _sized(mask: Array, count: int) -> Array:
+    """Return a mask of `count` tokens: logits beyond a vocabulary belong to no token."""
+    return mask[:count] if mask.size >= count else np.concatenate([mask, np.zeros(count - mask.size, bool)])
+
+
 def _check(best: float, found: Array | int) -> float:
     """The largest logit must be a number: NaN and +inf come to the top of max and argmax. It was found in a row, of which no
     more may be known than its token."""
@@ -436,7 +562,7 @@ def _check(best: float, found: Array | int) -> float:
         return best
     if best == -math.inf:
         raise ArgumentError(
-            "sampling: every token is forbidden (all logits are -inf); loosen logit_bias or the logits processors."
+            "sampling: every token is forbidden (all logits are -inf); loosen logit_bias, the constraints or the logits processors."
         )
     raise ArgumentError(
         f"sampling: {_wrong(found)}; finite numbers or -inf are needed. The weights or a logits processor are at fault."

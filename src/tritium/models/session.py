@@ -8,21 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from operator import index
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritium import dtype as dt, ops
+from tritium.arguments import checked
 from tritium.compiler.compile import Compiled
-from tritium.errors import ArgumentError, ContextError
+from tritium.errors import ArgumentError, ContextError, FormatError
+from tritium.escape import visible
 from tritium.families import description as d
 from tritium.families.config import Config
 from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
+from tritium.io.reader import fault
 from tritium.models.bounds import Bounded
+from tritium.models.caching.file import REMEDY, read_slot, write_slot
+from tritium.models.caching.memory import SlotMemory
+from tritium.models.caching.prefixes import common
 from tritium.models.certified import Certified
+from tritium.models.sampling import Logprobs, largest
+from tritium.models.speculation.control import Costs
 from tritium.models.weights import Network
 from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
@@ -33,6 +42,9 @@ BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is
 TOGETHER = (1, 2, 4, 8, 16, 32, 64)  # sequences of one decode program
 SCORED = (16, 64)  # tokens whose logits are all wanted: each takes a row of the vocabulary
 EXACT = 1 << 24  # ids up to here are exact in f32, which every device has
+ROW = 8  # tokens of one sequence in a row of a program that reads several prompts; a longer prompt takes several rows
+ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # rows of such a program
+PROBE = 8  # tokens of a saved session that are computed again
 START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
 
 Ids = Sequence[int]
@@ -134,6 +146,20 @@ def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
     return split if sum(split) + START * len(split) < above + START else (above,)
 
 
+@lru_cache(maxsize=4096)
+def _cost(count: int) -> int:
+    """Return what reading a prompt alone takes, in tokens of prefill."""
+    sizes = chunks(count)
+    return sum(sizes) + START * len(sizes)
+
+
+def shares_rows(counts: Sequence[int]) -> bool:
+    """Return True if prompts of these lengths take less in common programs than one by one."""
+    whole, rest = divmod(sum(-(-count // ROW) for count in counts), ROWS[-1])
+    sizes = [ROWS[-1]] * whole + ([next(b for b in ROWS if b >= rest)] if rest else [])
+    return sum(size * ROW + START for size in sizes) < sum(map(_cost, counts))
+
+
 @dataclass
 class TokenCounts:
     """Tokens of all sessions of this process since it started: cheap sums, always on."""
@@ -150,6 +176,16 @@ def _piece(slot: int, start: int, part: Ids, size: int) -> tuple[np.ndarray[Any,
     padded = np.zeros((1, size), np.int32)
     padded[0, : len(part)] = part
     return padded, np.array([[slot, start, len(part)]], np.int32)
+
+
+def _ranked(rows: Logits, tokens: list[int], top: int) -> list[Logprobs]:
+    """Return the log-probability of a token in each row, and the likeliest of the row."""
+    return [
+        Logprobs(
+            t, float(row[t]), tuple((int(i), float(row[i])) for i in largest(row, min(top, row.size))) if top else ()
+        )
+        for t, row in zip(tokens, rows[: len(tokens)], strict=True)
+    ]
 
 
 class Session:
@@ -176,8 +212,14 @@ class Session:
         self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
         mixers = [layer.mixer for layer in config.description.layers]
         self.caches: tuple[Tensor, ...] = tuple(t for mixer in mixers for t in self._state(mixer, kv))
+        kinds = [isinstance(mixer, DeltaNet) for mixer in mixers for _ in range(1 + isinstance(mixer, DeltaNet))]
+        self.memory = SlotMemory(
+            [t for t, whole in zip(self.caches, kinds, strict=True) if not whole],
+            [t for t, whole in zip(self.caches, kinds, strict=True) if whole],
+        )
         # A recurrent state holds all tokens so far as one: it cannot be cut to the first of them.
         self.recurrent = any(isinstance(mixer, DeltaNet) for mixer in mixers)
+        self.costs = Costs(TOGETHER)  # of decode steps, by whoever times them
         self._last: dict[
             int, Logits
         ] = {}  # of recurrent models: the logits after the last token of a slot, where known
@@ -235,6 +277,110 @@ class Session:
             self._last.pop(slot, None)
         del held[count:]
 
+    def adopt(self, slot: int, tokens: Ids) -> None:
+        """Declare that a slot holds these tokens, whose memory was written by a `PrefixCache` or from a file."""
+        slot = self._slot(slot)
+        held = self._tokens[slot]
+        self._ahead = None
+        self._last.pop(slot, None)
+        held.clear()
+        if tokens:
+            held += self._checked(slot, tokens)
+
+    def share(self, source: int, slot: int, count: int) -> None:
+        """Make a slot hold the first `count` tokens of another one, by a copy; of a recurrent model those of the whole slot."""
+        held, own = self._tokens[self._slot(source)], self._tokens[self._slot(slot)]
+        if not 0 <= count <= len(held) or self.reusable(source, count) != count:
+            raise ArgumentError(
+                f"share: slot {source} holds {len(held)} tokens, of which {self.reusable(source, min(count, len(held)))} can be "
+                f"shared; {count} were asked for."
+            )
+        start = 0 if self.recurrent else common(held[:count], own)
+        self.memory.copy(source, slot, start, count)
+        if self.recurrent and count:
+            self.memory.write_state(slot, self.memory.read_state(source))
+        self.adopt(slot, held[:count])
+
+    @checked
+    def save(self, path: str | Path, slot: int = 0, *, overwrite: bool = False) -> Path:
+        """Write what a slot holds to a file: its tokens with their keys and values, and the states of a recurrent model."""
+        held = self._tokens[self._slot(slot)]
+        write_slot(Path(path), self.memory, slot, held, overwrite=overwrite)
+        return Path(path)
+
+    @checked
+    def restore(self, path: str | Path, slot: int = 0) -> list[int]:
+        """Read a file of `save` into a slot; return its tokens. It must be of the same model: the first tokens are computed again
+        and compared with the file bit for bit. If that fails, the slot is empty."""
+        saved = read_slot(Path(path), self.memory, self.capacity)
+        self.truncate(self._slot(slot), 0)
+        if not saved.tokens:
+            return []
+        if wrong := [t for t in saved.tokens if not 0 <= t < self.config.vocab_size]:
+            where = visible(Path(path).name)
+            raise fault(where, f"the token {wrong[0]}", f"tokens from 0 to {self.config.vocab_size - 1}", REMEDY)
+        first = saved.tokens[:PROBE]
+        self.extend(slot, first)
+        computed = self.memory.read(slot, 0, len(first))
+        same = all(np.array_equal(a, b[:, : len(first)]) for a, b in zip(computed, saved.parts, strict=True))
+        self.truncate(slot, 0)
+        if not same:
+            raise FormatError(
+                f"{visible(Path(path).name)}: the session was saved by another model, or on a device that computes other bits; "
+                f"restore it with the model it was saved by."
+            )
+        self.memory.write(slot, 0, saved.parts)
+        self.memory.write_state(slot, saved.states)
+        self.adopt(slot, saved.tokens)
+        return saved.tokens
+
+    def extend_all(self, slots: Sequence[int], ids: Sequence[Ids]) -> list[Logits]:
+        """Append tokens to each of several slots; the logits [vocab] after the last of each. Prompts that are cheaper to read
+        together than one by one share the programs: one product over the tokens of all. If it fails, all slots are as before."""
+        if len(slots) == 1 == len(ids):
+            return [self.extend(slots[0], ids[0])]
+        slots = [self._slot(slot) for slot in slots]
+        if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
+            raise ArgumentError(
+                f"extend_all: different slots and tokens for each are needed, given {slots} and {len(ids)}."
+            )
+        new = [self._checked(slot, part) for slot, part in zip(slots, ids, strict=True)]
+        if all(len(part) == 1 for part in new):
+            return list(self.step(slots, [part[0] for part in new]))
+        before = [len(self._tokens[slot]) for slot in slots]
+        try:
+            if self.recurrent or not shares_rows([len(part) for part in new]):
+                return [self.extend(slot, part) for slot, part in zip(slots, new, strict=True)]
+            return self._extend_rows(slots, new)
+        except BaseException:
+            for slot, count in zip(slots, before, strict=True):
+                self.truncate(slot, self.reusable(slot, min(count, len(self._tokens[slot]))))
+            raise
+
+    def _extend_rows(self, slots: list[int], new: list[list[int]]) -> list[Logits]:
+        """Append tokens in rows of ROW: all keys and values of a program are written before any is read, so rows of one sequence
+        may stand in the same program."""
+        self._ahead = None
+        rows: list[tuple[int, int, list[int]]] = []  # number of the sequence, position, tokens
+        for i, (slot, part) in enumerate(zip(slots, new, strict=True)):
+            held = len(self._tokens[slot])
+            rows += [(i, held + at, part[at : at + ROW]) for at in range(0, len(part), ROW)]
+        logits: dict[int, Logits] = {}
+        while rows:
+            size = next((b for b in ROWS if b >= len(rows)), ROWS[-1])
+            now, rows = rows[:size], rows[size:]
+            padded, places = np.zeros((size, ROW), np.int32), np.zeros((size, 3), np.int32)
+            for r, (i, start, part) in enumerate(now):
+                padded[r, : len(part)] = part
+                places[r] = slots[i], start, len(part)
+            at = np.arange(size, dtype=np.int32) * ROW + np.maximum(places[:, 2] - 1, 0)
+            last = self._run(self._programs.last, padded, places, at)
+            logits |= {i: last[r] for r, (i, _, _) in enumerate(now)}
+        for slot, part in zip(slots, new, strict=True):
+            self._tokens[slot] += part
+            counters.prefill += len(part)
+        return [logits[i] for i in range(len(slots))]
+
     def extend(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the logits [vocab] after the last of them. If it fails, the slot is as before."""
         new = self._checked(slot, ids)
@@ -273,16 +419,49 @@ class Session:
 
     def step(self, slots: Sequence[int], ids: Ids) -> Logits:
         """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
-        rows = self._together("step", self._programs.last, slots, ids)[0]
-        return self._ended(slots, rows)
+        slots, ids = self._one_each("step", slots, ids)
+        return self._ended(slots, self._together(self._programs.last, slots, ids)[0])
 
     def bounded(self, slots: Sequence[int], ids: Ids) -> Sequence[Logits | Bounded]:
         """Append one token to each of several slots, in one program; the logits after them, within bounds where a certified head
         tells more by them than it reads, else as `step` does."""
+        return self._row_bounds(*self._one_each("step", slots, ids))
+
+    @property
+    def unspeculative(self) -> str:
+        """Return why guessed tokens cannot be verified here; "" where they can."""
+        if self.recurrent:
+            return f"the state of a {self.config.family} model holds all tokens as one, so guesses cannot be taken back"
+        if self.device.type != "cpu":
+            return f"guesses are verified on the CPU only, where a row has the same bits in any batch; this model is on {self.device}"
+        return ""
+
+    def verify(self, slots: Sequence[int], ids: Sequence[Ids], *, whole: bool = False) -> list[list[Logits | Bounded]]:
+        """Append several tokens to each of several slots, at most TOGETHER[-1] in all, in one decode program; what `bounded` gives
+        after each of them, or with `whole` what `step` gives. Tokens that turn out wrong are forgotten by `truncate`."""
+        if self.unspeculative:
+            raise ArgumentError(f"verify: {self.unspeculative}.")
+        if len(slots) != len(ids) or len(set(slots)) != len(slots) or not all(ids):
+            raise ArgumentError(
+                f"verify: different slots and tokens for each are needed, given {slots} and {len(ids)}."
+            )
+        rows = [(slot, token) for slot, part in zip(slots, ids, strict=True) for token in part]
+        if len(rows) > TOGETHER[-1]:
+            raise ArgumentError(f"verify: at most {TOGETHER[-1]} tokens are appended in one call, given {len(rows)}.")
+        for slot, part in zip(slots, ids, strict=True):
+            self._checked(slot, part)
+        flat = [slot for slot, _ in rows], [token for _, token in rows]
+        # All keys and values of a program are written before any is read: rows of one sequence may stand in the same one.
+        found = iter(self._row_bounds(*flat) if not whole else list(self._together(self._programs.last, *flat)[0]))
+        counters.decode += len(slots) - len(rows)  # whoever accepts guesses counts them
+        return [[next(found) for _ in part] for part in ids]
+
+    def _row_bounds(self, slots: Sequence[int], ids: Ids) -> list[Logits | Bounded]:
+        """Append tokens; return the logits after each, within bounds where a certified head has them."""
         program = self._programs.approximate
         if program is None or self._certified is None or self._certified.rests(len(slots)):
-            return list(self.step(slots, ids))
-        both, logits = self._together("step", program, slots, ids, cut=False)
+            return list(self._ended(slots, self._together(self._programs.last, slots, ids)[0]))
+        both, logits = self._together(program, slots, ids, cut=False)
         return self._certified.bounded(both, logits, len(slots))
 
     def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
@@ -328,11 +507,8 @@ class Session:
         found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
         return found
 
-    def _together(
-        self, what: str, program: Compiled, slots: Sequence[int], ids: Ids, cut: bool = True
-    ) -> tuple[Logits, ...]:
-        """Append one token to each of several slots; return the results of a program, cut to a row for each slot."""
-        slots, ids = self._one_each(what, slots, ids)
+    def _together(self, program: Compiled, slots: Sequence[int], ids: Ids, cut: bool = True) -> tuple[Logits, ...]:
+        """Append tokens to slots, those of one in order; return the results of a program, cut to a row for each token."""
         self._ahead = None
         padded, places = self._padded(slots, ids, "ids", np.int32)
         at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
@@ -349,19 +525,20 @@ class Session:
             raise ArgumentError(f"{what}: different slots and one token for each are needed, given {slots} and {ids}.")
         return slots, [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
 
-    def _append(self, slots: list[int], ids: list[int]) -> None:
+    def _append(self, slots: Sequence[int], ids: Ids) -> None:
         counters.decode += len(slots)
         for slot, token in zip(slots, ids, strict=True):
             self._tokens[slot].append(token)
 
-    def _padded(
-        self, slots: list[int], ids: list[int], what: str, kind: type[np.integer[Any]]
-    ) -> tuple[Tensor, Tensor]:
+    def _padded(self, slots: Sequence[int], ids: Ids, what: str, kind: type[np.integer[Any]]) -> tuple[Tensor, Tensor]:
         """Tokens and places for a program of as many sequences or more, on the device."""
         size = next(b for b in TOGETHER if b >= len(slots))
         padded, places = np.zeros((size, 1), kind), np.zeros((size, 3), np.int32)
         padded[: len(slots), 0] = ids
-        places[: len(slots)] = [(slot, len(self._tokens[slot]), 1) for slot in slots]
+        ends = {slot: len(self._tokens[slot]) for slot in slots}
+        for i, slot in enumerate(slots):
+            places[i] = slot, ends[slot], 1
+            ends[slot] += 1
         return self._sent(padded, what), self._sent(places, "places")
 
     def _next(self, count: int) -> tuple[Tensor, Tensor]:
@@ -371,6 +548,14 @@ class Session:
 
     def score(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""
+        return np.concatenate(self._scores(slot, ids, lambda rows, after: rows[np.arange(len(after)), after]))
+
+    def scored(self, slot: int, ids: Ids, top: int = 0) -> list[Logprobs]:
+        """Append tokens to a slot as `score` does; the log-probability of each, and the `top` likeliest tokens in its place."""
+        return [p for part in self._scores(slot, ids, partial(_ranked, top=top)) for p in part]
+
+    def _scores(self, slot: int, ids: Ids, read: Callable[[Logits, list[int]], Any]) -> list[Any]:
+        """Append tokens to a slot; what `read` takes of the rows of log-probabilities [n, vocab] that tell them, piece by piece."""
         new = self._checked(slot, ids)
         held = self._tokens[slot]
         if not held:
@@ -379,38 +564,39 @@ class Session:
             )
         self._ahead = None
         if self.recurrent:
-            return self._score_recurrent(slot, new)
+            return self._scores_recurrent(slot, new, read)
         # Token i is told by the row of the token before it, so the last one held is run once more in front of the new ones.
-        rows = self._scored(slot, len(held) - 1, [held[-1], *new], new)
+        parts = self._scored(slot, len(held) - 1, [held[-1], *new], new, read)
         held += new
-        return rows
+        return parts
 
-    def _score_recurrent(self, slot: int, new: list[int]) -> Logits:
+    def _scores_recurrent(self, slot: int, new: list[int], read: Callable[[Logits, list[int]], Any]) -> list[Any]:
         """Return the same where no token can be run again: the first is told by the logits that were kept, or computed anew."""
         held = self._tokens[slot]
         if slot not in self._last:
             tokens = list(held)
             self.truncate(slot, 0)
             self.extend(slot, tokens)
-        scores = [ops.log_softmax(asarray(self._last[slot]), axis=-1).numpy()[new[:1]]]
+        parts = [read(ops.log_softmax(asarray(self._last[slot]), axis=-1).numpy()[None], new[:1])]
         if len(new) > 1:
             with self._changing([slot]):
-                scores.append(self._scored(slot, len(held), new[:-1], new[1:]))
+                parts += self._scored(slot, len(held), new[:-1], new[1:], read)
             held += new[:-1]
         self.extend(slot, new[-1:])
-        return np.concatenate(scores)
+        return parts
 
-    def _scored(self, slot: int, start: int, tokens: list[int], wanted: list[int]) -> Logits:
-        """Run tokens of a slot from a position on; return the log-probability of the wanted one after each."""
-        rows: list[np.ndarray[Any, Any]] = []
-        done = 0
+    def _scored(
+        self, slot: int, start: int, tokens: list[int], wanted: list[int], read: Callable[[Logits, list[int]], Any]
+    ) -> list[Any]:
+        """Run tokens of a slot from a position on; return what is read of the rows that tell the wanted one after each."""
+        parts, done = [], 0
         for size in chunks(len(tokens), SCORED):
             part, after = tokens[done : done + size], wanted[done : done + size]
             piece, places = _piece(slot, start + done, part, size)
             every = self._programs.every(self._sent(piece, "ids"), self._sent(places, "places"), *self.caches).numpy()
-            rows.append(every[np.arange(len(after)), after])
+            parts.append(read(every, after))
             done += len(part)
-        return np.concatenate(rows)
+        return parts
 
     def hidden(self, slots: Sequence[int], ids: Sequence[Ids], *, last: bool = False) -> list[Logits]:
         """Append tokens to each of several slots, in one program; the hidden states after the final norm, [tokens, hidden_size]

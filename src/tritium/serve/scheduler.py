@@ -1,8 +1,9 @@
 """Many requests, one session: continuous batching in one thread that owns the session.
 
-Knows nothing of HTTP. Each turn admits waiting requests to free slots in the order they came, reads one piece of one
-prompt, and decodes one token for every running request in a single call. A reader takes what is there when it likes:
-pieces it has not taken yet are merged, so nobody waits for a slow one and memory is bounded by the tokens asked for.
+Knows nothing of HTTP. Each turn admits waiting requests to free slots in the order they came, reads a piece of the prompts, and
+decodes one token for every running request in a single call. What a request has read and said is kept in a prefix cache for those
+that begin alike, and one that begins like a prompt under way waits for it. A reader takes what is there when it likes: pieces it has
+not taken yet are merged, so nobody waits for a slow one and memory is bounded by the tokens asked for.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 from weakref import WeakSet
 
 from tritium.errors import ArgumentError, BusyError, TritiumError
-from tritium.models.generation import Slots, Stops, common, decode, fit
-from tritium.models.sampling import Logprobs, Need, Sampler, State
+from tritium.models.caching.prefixes import PAGE, Node, PrefixCache, common, default_limit
+from tritium.models.generation import Slots, Stops, decode, fit, guess_tokens
+from tritium.models.sampling import Constraint, Logprobs, Need, Sampler, State
+from tritium.models.speculation.speculator import DraftSession, Guesser, Speculator
 from tritium.models.text.tokenizer import Stream, Tokenizer
 from tritium.settings import log
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report."""
+    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report, and
+    `prompt_logprobs` the same for the tokens of the prompt. `ends` are the tokens that end it (None: the model's own)."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -32,13 +37,16 @@ class Request:
     stop: tuple[str, ...] = ()
     stream: int = 0
     logprobs: int | None = None
+    constrain: Callable[[], tuple[Constraint, ...]] = tuple
+    ends: frozenset[int] | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True)
 class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    reused_tokens: int = 0  # of the prompt, which stood in the slot already
+    reused_tokens: int = 0  # of the prompt, which were in the slot or in the prefix cache
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,10 @@ class Ticket:
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
         self.cancelled = False
+        self.stopped_by: str | None = None  # the stop string that ended it, when it has ended
+        self.prompt_logprobs: list[
+            Logprobs
+        ] = []  # of all tokens of the prompt but the first; whole when the first event comes
         self._cancel = cancel
         self._changed = threading.Condition()
         self._notify: Callable[[], None] | None = None
@@ -158,9 +170,12 @@ class _Run:
     state: State
     text: Stream
     stops: Stops
-    unread: deque[int]  # of the prompt
     length: int  # tokens that stand in the slot
     reused: int
+    node: Node | None = None  # of the prefix cache, which it keeps there
+    leader: tuple[_Run, int] | None = None  # who is reading the same beginning, and how many tokens it has
+    guesser: Guesser | None = None
+    marks: set[int] = field(default_factory=set)  # of a recurrent model: lengths of the prompt at which states are kept
     next: int | None = None  # the token picked last; None while the prompt is being read
     count: int = 0  # tokens generated
     seen: int = 0  # characters that came out of the tokens
@@ -168,8 +183,22 @@ class _Run:
     held: deque[tuple[int, int, Logprobs | None]] = field(default_factory=deque)  # (begins at, token, …), not yet sent
 
     @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.ticket.request.prompt
+
+    def piece(self, most: int) -> tuple[int, ...]:
+        """Return the next tokens of the prompt, up to the next mark."""
+        stop = min([self.length + most, *(m for m in self.marks if m > self.length)])
+        return self.prompt[self.length : stop]
+
+    @property
     def need(self) -> Need:
         return self.state.need if self.ticket.request.logprobs is None else Need.ROW
+
+    @property
+    def scored(self) -> bool:
+        """Return True if the log-probabilities of the prompt are to be told."""
+        return self.ticket.request.prompt_logprobs is not None
 
     @property
     def at_last(self) -> bool:
@@ -182,15 +211,32 @@ class _Run:
 
 
 class Scheduler:
-    """Runs requests on the slots of a session. `queue` more may wait; beyond that `submit` raises BusyError."""
+    """Runs requests on the slots of a session. `queue` more may wait; beyond that `submit` raises BusyError.
 
-    def __init__(self, session: Slots, tokenizer: Tokenizer, *, queue: int = 64, prefill_chunk: int = 128) -> None:
+    prefill_chunk: tokens of prompts between two steps of decoding. prefix_cache: most bytes of the prefixes kept for other requests,
+    0 for none; by default what the slots take when full, at most 1 GiB. speculate: guess tokens and verify several at once, where that
+    is measured to be faster (None: if the session can); draft: a session of a smaller model that guesses, with as many slots.
+    """
+
+    def __init__(
+        self, session: Slots, tokenizer: Tokenizer, *, queue: int = 64, prefill_chunk: int = 128,
+        prefix_cache: int | None = None, speculate: bool | None = None, draft: DraftSession | None = None,
+    ) -> None:  # fmt: skip
         if queue < 0 or prefill_chunk < 1:
             raise ArgumentError(
                 f"Scheduler: queue must be 0 or more and prefill_chunk 1 or more, given {queue} and {prefill_chunk}."
             )
         self.session, self.tokenizer = session, tokenizer
         self.queue, self.prefill_chunk = queue, prefill_chunk
+        memory = session.memory
+        limit = default_limit(memory, session.slots, session.capacity) if prefix_cache is None else prefix_cache
+        self.prefixes = PrefixCache(memory, limit)
+        if (speculate or draft is not None) and session.unspeculative:
+            raise ArgumentError(f"speculation: {session.unspeculative}.")
+        if draft is not None and draft.slots < session.slots:
+            raise ArgumentError(f"draft: a session of {session.slots} slots is needed, given one of {draft.slots}.")
+        on = speculate is not False and not session.unspeculative
+        self.speculator = Speculator(session.costs, draft) if on else None
         self._waiting: deque[Ticket] = deque()
         self._runs: dict[int, _Run] = {}  # by slot; changed by the thread alone
         self._reading: deque[_Run] = deque()  # those whose prompt is being read, in turn
@@ -253,8 +299,8 @@ class Scheduler:
 
     def _check(self, r: Request) -> None:
         fit(self.session, r.prompt)
-        if r.max_tokens < 1:
-            raise ArgumentError(f"max_tokens must be 1 or more, given {r.max_tokens}.")
+        if r.max_tokens < 0:
+            raise ArgumentError(f"max_tokens must be 0 or more, given {r.max_tokens}.")
         if wrong := [t for t in r.prompt if not 0 <= t < self.tokenizer.vocab_size]:
             raise ArgumentError(f"the prompt has token id {wrong[0]}; ids are 0 to {self.tokenizer.vocab_size - 1}.")
 
@@ -314,10 +360,55 @@ class Scheduler:
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request
         slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
-        state = r.sampler.start(r.prompt, stream=r.stream)
-        text, stops = Stream(self.tokenizer), Stops(r.stop)
+        scored = r.prompt_logprobs is not None
+        shared = 0 if scored else shared  # every token is told by the one before it
+        state = r.sampler.start(r.prompt, stream=r.stream, constraints=r.constrain())
+        run = _Run(ticket, slot, state, Stream(self.tokenizer), Stops(r.stop), shared, shared)
         self.session.truncate(slot, shared)
-        return _Run(ticket, slot, state, text, stops, deque(r.prompt[shared:]), shared, shared)
+        self.prefixes.counts.queries += len(r.prompt)
+        self.prefixes.counts.hits += shared
+        if self.prefixes.recurrent and len(r.prompt) > 1:
+            run.marks.add(len(r.prompt) - 1)
+        if not scored:
+            self._load(run)
+            self._follow(run)
+        return run
+
+    def _load(self, run: _Run) -> None:
+        """Copy into a slot what the prefix cache has more of its prompt; the last token is read in any case, for its logits."""
+        match = self.prefixes.match(run.prompt, len(run.prompt) - 1)
+        if self.prefixes.recurrent and match.known - max(match.count, run.length) >= PAGE:
+            run.marks.add(match.known)  # others began alike: the next one finds a state here
+        if match.count <= run.length:
+            return
+        self.session.truncate(run.slot, 0 if self.prefixes.recurrent else run.length)
+        self.prefixes.load(run.slot, match, 0 if self.prefixes.recurrent else run.length)
+        self.session.adopt(run.slot, run.prompt[: match.count])
+        self.prefixes.counts.hits += match.count - run.length
+        run.length = run.reused = match.count
+
+    def _follow(self, run: _Run) -> None:
+        """Let a request wait for the one that is reading most of its prompt, if that is a page or more."""
+        if not self.prefixes.limit:
+            return
+        best = run.length + PAGE - 1
+        for other in self._reading:
+            shared = min(common(other.prompt, run.prompt), len(run.prompt) - 1)
+            if shared > max(best, other.length):
+                best, run.leader = shared, (other, shared)
+        if run.leader is not None and self.prefixes.recurrent:
+            run.leader[0].marks.add(best)
+
+    def _waits(self, run: _Run) -> bool:
+        """Return True while another request reads what this one begins with; then have it copied."""
+        if run.leader is None:
+            return False
+        other, shared = run.leader
+        if other.next is None and other.length < shared and self._runs.get(other.slot) is other:
+            return True
+        run.leader = None
+        self._load(run)
+        return False
 
     def _best(self, free: Sequence[int], prompt: Sequence[int]) -> tuple[int, int]:
         """The slot where most is gained: tokens reused less tokens thrown away; among equals the longest unused."""
@@ -331,22 +422,97 @@ class Scheduler:
         return slot, shared
 
     def _read(self) -> None:
-        """One piece of one prompt; a smaller piece while others wait for their next token."""
-        if not self._reading:
+        """Read a piece of the prompts under way, in turn and together; a smaller piece while others wait for their next token."""
+        decoding = len(self._runs) > len(self._reading)
+        room = max(1, self.prefill_chunk // 4) if decoding else self.prefill_chunk
+        parts: list[tuple[_Run, tuple[int, ...]]] = []
+        for run in list(self._reading):
+            if room and not self._waits(run):
+                parts.append((run, run.piece(room)))
+                room -= len(parts[-1][1])
+        if not parts:
             return
-        run = self._reading.popleft()
-        shared = len(self._runs) > len(self._reading) + 1
-        size = max(1, self.prefill_chunk // 4) if shared else self.prefill_chunk
-        ids = [run.unread.popleft() for _ in range(min(size, len(run.unread)))]
+        for run, _ in parts:
+            self._reading.remove(run)
+        for run, ids in [p for p in parts if p[0].scored]:
+            self._read_scored(run, ids)
+        if not (parts := [p for p in parts if not p[0].scored]):
+            return
         try:
-            logits = self.session.extend(run.slot, ids)
-            run.length += len(ids)
-            if run.unread:
-                self._reading.append(run)
+            rows = self.session.extend_all([run.slot for run, _ in parts], [ids for _, ids in parts])
+        except Exception as e:
+            self._read_alone(parts, e)
+            return
+        for (run, ids), logits in zip(parts, rows, strict=True):
+            self._has_read(run, len(ids), logits)
+
+    def _read_alone(self, parts: list[tuple[_Run, tuple[int, ...]]], error: Exception) -> None:
+        """After reading together failed: one by one, so that only those end that cannot go on."""
+        for run, ids in parts:
+            try:
+                if len(parts) == 1:
+                    raise error
+                logits = self.session.extend(run.slot, ids)
+            except Exception as e:
+                self._fail(run, e)
             else:
+                self._has_read(run, len(ids), logits)
+
+    def _has_read(self, run: _Run, count: int, logits: Any) -> None:
+        run.length += count
+        try:
+            self._keep(run, run.prompt[: run.length])
+            if run.length < len(run.prompt):
+                self._reading.append(run)
+            elif not run.ticket.request.max_tokens:
+                self._end(run, finish="length")
+            else:
+                if self.speculator is not None:
+                    run.guesser = self.speculator.start(run.state, run.slot)
                 self._pick(run, logits)
         except Exception as e:
             self._fail(run, e)
+
+    def _read_scored(self, run: _Run, ids: Sequence[int]) -> None:
+        try:
+            logits = self._score(run, ids)
+        except Exception as e:
+            self._fail(run, e)
+        else:
+            self._has_read(run, len(ids), logits)
+
+    def _score(self, run: _Run, ids: Sequence[int]) -> Any:
+        """Read a piece of a prompt and tell its tokens' log-probabilities; the logits after it where it is the last piece."""
+        r, logits = run.ticket.request, None
+        rest = ids if run.length else ids[1:]
+        if not run.length:
+            logits = self.session.extend(run.slot, ids[:1])
+        if rest:
+            run.ticket.prompt_logprobs += self.session.scored(run.slot, rest, r.prompt_logprobs or 0)
+        if (
+            rest and run.length + len(ids) == len(r.prompt) and r.max_tokens
+        ):  # the last token once more, for the logits that a token is picked from
+            before = len(r.prompt) - 1
+            kept = self.session.reusable(run.slot, before)
+            self.session.truncate(run.slot, kept)
+            logits = self.session.extend(run.slot, r.prompt[kept:])
+        return logits
+
+    def _keep(self, run: _Run, tokens: Sequence[int]) -> None:
+        """Keep what is in a slot for others that begin alike; of a recurrent model where somebody may go on from."""
+        if not self.prefixes.limit or not tokens:
+            return
+        node = self.prefixes.store(run.slot, tokens)
+        self.prefixes.pin(node)
+        self._let_go(run)
+        run.node = node
+        if run.length in run.marks:
+            self.prefixes.snapshot(run.slot, tokens)
+
+    def _let_go(self, run: _Run) -> None:
+        if run.node is not None:
+            self.prefixes.release(run.node)
+            run.node = None
 
     def _decode(self) -> None:
         """One more token for everyone who has read his prompt."""
@@ -356,19 +522,31 @@ class Scheduler:
             self._end(run, finish="context")
         if not (runs := [run for run in runs if run not in full]):
             return
+        guesses = guess_tokens(self.speculator, [run.guesser for run in runs], [self._room(run) for run in runs])
         try:
-            found = self._step(runs, ahead=not (self._reading or self._waiting or any(run.at_last for run in runs)))
+            ahead = not (self._reading or self._waiting or any(run.at_last for run in runs))
+            rows = self._step(runs, guesses, ahead)
         except Exception as e:
             self._decode_alone(runs, e)
             return
-        for run, logits in zip(runs, found, strict=True):
-            self._advance(run, logits)
+        for run, more, guessed in zip(runs, rows, guesses, strict=True):
+            self._advance(run, more, guessed)
 
-    def _step(self, runs: list[_Run], ahead: bool = False) -> list[Any]:
-        """One more token in the slots of these, and what the next ones are picked from."""
-        ids = [run.next for run in runs if run.next is not None]
-        need = max(run.need for run in runs)
-        return list(decode(self.session, [run.slot for run in runs], ids, need, ahead))
+    def _room(self, run: _Run) -> int:
+        """Return how many guesses may follow the next token of a request."""
+        return min(self.session.capacity - run.length, run.ticket.request.max_tokens - run.count) - 1
+
+    def _step(self, runs: list[_Run], guesses: Sequence[Sequence[int]], ahead: bool = False) -> Sequence[Sequence[Any]]:
+        """One more token in the slots of these, and guesses after it; what the next ones are picked from."""
+        slots, ids = [run.slot for run in runs], [run.next for run in runs if run.next is not None]
+        need, start = max(run.need for run in runs), perf_counter()
+        if any(guesses):
+            tokens = [[token, *more] for token, more in zip(ids, guesses, strict=True)]
+            rows: Sequence[Sequence[Any]] = self.session.verify(slots, tokens, whole=need is Need.ROW)
+        else:
+            rows = [[row] for row in decode(self.session, slots, ids, need, ahead)]
+        self.session.costs.record(sum(map(len, rows)), perf_counter() - start)
+        return rows
 
     def _decode_alone(self, runs: list[_Run], error: Exception) -> None:
         """After a common step failed: one by one, so that only those end that cannot go on."""
@@ -377,16 +555,26 @@ class Scheduler:
                 if len(runs) == 1:
                     raise error
                 self.session.truncate(run.slot, run.length)
-                logits = self._step([run])[0]
+                rows = self._step([run], [()])[0]
             except Exception as e:
                 self._fail(run, e)
             else:
-                self._advance(run, logits)
+                self._advance(run, rows, ())
 
-    def _advance(self, run: _Run, logits: Any) -> None:
-        run.length += 1
+    def _advance(self, run: _Run, rows: Sequence[Any], guesses: Sequence[int]) -> None:
+        """Pick tokens as long as they are those that were guessed, and the one after them."""
+        picks = 0
         try:
-            self._pick(run, logits)
+            for i, row in enumerate(rows):
+                run.length += 1
+                picks += 1
+                self._pick(run, row)
+                if self._runs.get(run.slot) is not run or i == len(guesses) or run.next != guesses[i]:
+                    break
+            if guesses:
+                self.session.truncate(run.slot, run.length)
+            if self.speculator is not None and run.guesser is not None:
+                self.speculator.learn(run.guesser, run.state.context.tokens[-picks:])
         except Exception as e:
             self._fail(run, e)
 
@@ -395,7 +583,7 @@ class Scheduler:
         r = run.ticket.request
         token = run.next = run.state.pick(logits)
         run.count += 1
-        if token in self.tokenizer.eos:
+        if token in (self.tokenizer.eos if r.ends is None else r.ends):
             self._end(run, finish="stop")
             return
         run.held.append((run.seen, token, None if r.logprobs is None else run.state.logprobs(r.logprobs)))
@@ -403,7 +591,7 @@ class Scheduler:
         run.seen += len(piece)
         text = run.stops.push(piece)
         self._send(run, text)
-        if run.stops.found:
+        if run.stops.found or run.state.is_done:
             self._end(run, finish="stop")
         elif run.count >= r.max_tokens:
             self._end(run, finish="length")
@@ -419,8 +607,14 @@ class Scheduler:
 
     def _end(self, run: _Run, *, finish: str | None = None, error: TritiumError | None = None) -> None:
         """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
+        run.ticket.stopped_by = run.stops.found
         counters.done += error is None
         counters.failed += error is not None
+        if error is None:
+            with suppress(Exception):  # it is there for others; this one has ended well
+                run.marks.add(run.length)
+                self._keep(run, self.session.tokens(run.slot)[: run.length])
+        self._let_go(run)
         whole = finish is not None and not run.stops.found
         text = run.stops.push(run.text.flush()) + run.stops.flush() if whole else ""
         with self._wake:

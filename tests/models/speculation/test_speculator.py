@@ -1,0 +1,171 @@
+"""Speculative decoding: the tokens of a run without it, for every sampler, batch, constraint and draft model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import families
+import models
+from markov import TOKENIZER
+from tritium.errors import ArgumentError
+from tritium.models.generation import generate, generate_batch
+from tritium.models.load import Model, load
+from tritium.models.sampling import Context, Sampler
+from tritium.models.session import TOGETHER
+from tritium.models.speculation.control import Costs
+
+SHAPE = models.Shape(width=32, inner=48, heads=2, kv_heads=1, vocab=64, context=128)
+PASSAGE = models.prompt(SHAPE, 24)
+SAMPLERS: list[dict[str, Any]] = [
+    {}, {"temperature": 0.7, "seed": 3}, {"temperature": 1.5, "top_k": 5, "seed": 4}, {"temperature": 1.0, "top_p": 0.6, "seed": 5},
+    {"repetition_penalty": 1.3}, {"frequency_penalty": 0.5, "temperature": 0.5, "seed": 6}, {"min_p": 0.2, "temperature": 2.0, "seed": 7},
+]  # fmt: skip
+
+
+class Cheap(Costs):
+    """A machine on which every step takes the same time: whatever is guessed is verified."""
+
+    def __init__(self) -> None:
+        super().__init__(TOGETHER)
+
+    def record(self, rows: int, seconds: float) -> None:
+        pass
+
+    def known(self, size: int) -> bool:
+        return True
+
+    def cost(self, size: int) -> float:
+        return 1.0
+
+
+def lead(logits: Any, context: Context) -> Any:
+    """Copies the passage mostly, and now and then lets the model go its own way."""
+    at = len(context.tokens) - context.prompt
+    out = logits.copy()
+    if at % 7 != 6:
+        out[PASSAGE[at % len(PASSAGE)]] += 40
+    return out
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load(models.folder(tmp_path_factory.mktemp("s") / "m", models.random(SHAPE, 4)))
+
+
+def run(model: Model, prompts: list[list[int]], slots: int = 2, **options: Any) -> list[Any]:
+    session = model.session(slots=slots)
+    session.costs = Cheap()
+    picking = {k: v for k, v in options.items() if k not in ("speculate", "draft", "max_tokens", "logprobs")}
+    rest = {k: v for k, v in options.items() if k not in picking} | {"sampler": Sampler(**picking), "ignore_eos": True}
+    rest["draft"] = model.draft_session(session, options.get("draft"))
+    made = generate_batch(session, TOKENIZER, prompts, **rest)
+    for slot in range(slots):
+        assert len(session.tokens(slot)) <= session.capacity
+    return made
+
+
+@pytest.mark.parametrize("options", SAMPLERS, ids=str)
+@pytest.mark.parametrize("led", [True, False], ids=["copied", "free"])
+def test_guesses_change_no_token(model: Model, options: dict[str, Any], led: bool) -> None:
+    prompts = [[*PASSAGE, 1, 2, *PASSAGE[:4]], PASSAGE[3:] + PASSAGE[:9], PASSAGE[:5]]
+    options = options | ({"processors": (lead,)} if led else {})
+    plain = run(model, prompts, speculate=False, max_tokens=30, **options)
+    quick = run(model, prompts, speculate=True, max_tokens=30, **options)
+    assert [g.tokens for g in quick] == [g.tokens for g in plain]
+    assert [g.text for g in quick] == [g.text for g in plain]
+    assert all(g.accepted <= g.guessed for g in quick)
+    assert not led or sum(g.accepted for g in quick) > 10
+    assert sum(g.guessed for g in plain) == 0
+
+
+def test_log_probabilities_and_the_end_of_the_context_stay(model: Model) -> None:
+    options: dict[str, Any] = {"processors": (lead,), "logprobs": 2}
+    prompts = [PASSAGE * 4]
+    plain, quick = (run(model, prompts, 1, speculate=on, max_tokens=None, **options)[0] for on in (False, True))
+    assert (quick.tokens, quick.logprobs, quick.finish_reason) == (plain.tokens, plain.logprobs, "context")
+    assert quick.accepted > 0
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.tuples(st.integers(1, 24), st.integers(0, 3)), min_size=1, max_size=5),
+    st.integers(1, 3), st.integers(1, 25), st.sampled_from(SAMPLERS),
+)  # fmt: skip
+def test_any_batch_gives_the_tokens_of_each_alone(
+    model: Model, asked: list[tuple[int, int]], slots: int, count: int, options: dict[str, Any]
+) -> None:
+    prompts = [PASSAGE[:n] * 2 + [t] for n, t in asked]
+    options = options | {"processors": (lead,), "max_tokens": count}
+    quick = run(model, prompts, slots, **options)
+    plain = run(model, prompts, 1, speculate=False, **options)
+    assert [g.tokens for g in quick] == [g.tokens for g in plain]
+
+
+class Even:
+    """A constraint: after an even token an odd one. It counts, so that what was not taken back is found."""
+
+    is_done = False
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def mask(self) -> Any:
+        odd = np.arange(SHAPE.vocab) % 2 == 1
+        return odd if self.tokens and self.tokens[-1] % 2 == 0 else None
+
+    def advance(self, token: int) -> None:
+        self.tokens.append(token)
+
+    def rollback(self, count: int) -> None:
+        del self.tokens[len(self.tokens) - count :]
+
+
+@pytest.mark.parametrize("draft", [False, True], ids=["lookup", "draft"])
+def test_constraints_hold(model: Model, draft: bool) -> None:
+    texts = []
+    for on in (True, False):
+        session = model.session()
+        session.costs = Cheap()
+        guesses = model.draft_session(session, model) if draft and on else None
+        made = generate(
+            session, TOKENIZER, PASSAGE, max_tokens=40, ignore_eos=True, constrain=lambda: [Even()], speculate=on,
+            sampler=Sampler(temperature=1.0, seed=2, processors=(lead,)), draft=guesses,
+        )  # fmt: skip
+        texts.append(made.tokens)
+        assert made.guessed > 0 or not on
+    assert texts[0] == texts[1]
+    assert all(b % 2 for a, b in zip(texts[0], texts[0][1:], strict=False) if a % 2 == 0)
+
+
+@pytest.mark.parametrize("options", SAMPLERS, ids=str)
+def test_a_draft_model_changes_no_token(model: Model, options: dict[str, Any], tmp_path: Path) -> None:
+    other = load(models.folder(tmp_path / "d", models.random(SHAPE, 9)))
+    prompts = [PASSAGE, PASSAGE[5:15]]
+    plain = run(model, prompts, speculate=False, max_tokens=20, **options)
+    for draft in (model, other):
+        quick = run(model, prompts, draft=draft, max_tokens=20, **options)
+        assert [g.tokens for g in quick] == [g.tokens for g in plain]
+        # The same model draws the same tokens with the same noise: its guesses are right.
+        assert draft is other or sum(g.accepted for g in quick) >= 10
+
+
+def test_what_cannot_guess_is_refused_by_name(model: Model, tmp_path: Path) -> None:
+    small = load(models.folder(tmp_path / "v", models.random(models.Shape(vocab=70), 1)))
+    recurrent = load(families.write_folder(tmp_path / "r", families.random(families.CONFIGS["qwen3_5"], 3)))
+    with pytest.raises(ArgumentError, match="vocabulary of 70"):
+        model.generate(PASSAGE, draft=small)
+    with pytest.raises(ArgumentError, match="holds all tokens as one"):
+        generate(recurrent.session(), TOKENIZER, [1, 2], speculate=True)
+    assert generate(recurrent.session(), TOKENIZER, [1, 2], max_tokens=3).guessed == 0
+    with pytest.raises(ArgumentError, match="draft must be a model"):
+        model.generate(PASSAGE, draft="small")
+    session = model.session(slots=2)
+    with pytest.raises(ArgumentError, match="at most 64"):
+        session.verify([0, 1], [[1] * 40, [2] * 40])
+    with pytest.raises(ArgumentError, match="different slots"):
+        session.verify([0, 0], [[1], [2]])
