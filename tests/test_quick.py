@@ -100,31 +100,37 @@ def test_lists_slices_and_axes_of_any_shape_agree(shape: list[int], random: Any)
     y = x.permute(*order) if order else x
     assert y.tolist() == y.numpy().tolist() == np.transpose(x.numpy(), order).tolist()
     if shape:
-        assert [r.tolist() for r in y] == y.numpy().tolist() and len(y) == y.shape[0]
+        assert [r.tolist() for r in y] == y.numpy().tolist()
+        assert len(y) == y.shape[0]
         assert plain(rows(y)) == plain(rows.__wrapped__(y))  # type: ignore[attr-defined]
 
 
 def test_of_real_numbers_a_clone_is_returned_that_shares_until_a_write() -> None:
     x = tt.arange(1000, dtype="f32")
     for same in (tt.positive(x), tt.real(x), tt.conj(x), x.real):
-        assert same.storage.address == x.storage.address and same is not x
+        assert same.storage.address == x.storage.address
+        assert same is not x
         same += 1
-        assert same[0].item() == 1.0 and x[0].item() == 0.0
+        assert same[0].item() == 1.0
+        assert x[0].item() == 0.0
     view = x[::100]
     copied = tt.positive(view)
-    assert copied.storage.nbytes == view.nbytes and copied.tolist() == view.tolist()
+    assert copied.storage.nbytes == view.nbytes
+    assert copied.tolist() == view.tolist()
     assert tt.real(tt.asarray(np.array([1 + 2j]))).tolist() == [1.0]
 
 
 def test_an_array_is_seen_in_place_and_keeps_its_memory() -> None:
     x = tt.zeros((2, 3))
     seen = x.numpy()
-    assert seen.base is x and seen.flags.writeable
+    assert seen.base is x
+    assert seen.flags.writeable
     seen[1, 2] = 5
     assert x[1, 2].item() == 5.0
     clone = x.clone()  # memory that was handed out is copied
     seen[0, 0] = 7
-    assert x[0, 0].item() == 7.0 and clone[0, 0].item() == 0.0
+    assert x[0, 0].item() == 7.0
+    assert clone[0, 0].item() == 0.0
     data = np.zeros(3, np.float32)
     data.flags.writeable = False
     with pytest.raises(TritiumError, match="read-only"):
@@ -134,10 +140,13 @@ def test_an_array_is_seen_in_place_and_keeps_its_memory() -> None:
 def test_a_quick_function_looks_like_its_function() -> None:
     for name in FUNCTIONS:
         function = getattr(tt, name)
-        assert function.__name__ == name and function.__doc__ and inspect.signature(function).parameters
+        assert function.__name__ == name
+        assert function.__doc__
+        assert inspect.signature(function).parameters
         assert pickle.loads(pickle.dumps(function)) is function
         assert repr(function).startswith("<quick ")
-    assert Tensor.clone.__doc__ and tt.ones(2).clone.__self__.shape == (2,)  # type: ignore[attr-defined]
+    assert Tensor.clone.__doc__
+    assert tt.ones(2).clone.__self__.shape == (2,)
     with pytest.raises(ValueError, match="no shortcut 'nothing'"):
         buffer.native.Quick("nothing", len)
 
@@ -156,10 +165,12 @@ def test_calls_are_pythons_while_someone_watches_or_traces() -> None:
 
 
 def test_native_code_creates_only_where_the_cpu_is_the_default_for_any_size() -> None:
-    assert tt.zeros(3).device.type == "cpu" and tt.zeros.function is not tt.zeros  # type: ignore[attr-defined]
+    assert tt.zeros(3).device.type == "cpu"
+    assert tt.zeros.function is not tt.zeros
     calls: list[Any] = []
     shortcut = buffer.native.Quick("zeros", lambda *args: calls.append(args))
-    assert shortcut(3).shape == (3,) and not calls
+    assert shortcut(3).shape == (3,)
+    assert not calls
     tt.set_default_device("cpu")
     try:
         shortcut(3)
@@ -168,4 +179,5 @@ def test_native_code_creates_only_where_the_cpu_is_the_default_for_any_size() ->
         tt.set_default_device(None)
     tt.asarray(1.0)
     tt.from_numpy.function(np.zeros(1))  # type: ignore[attr-defined]
-    assert shortcut(3).shape == (3,) and len(calls) == 1
+    assert shortcut(3).shape == (3,)
+    assert len(calls) == 1
