@@ -137,7 +137,7 @@ def methods() -> Iterator[str]:
             text = "other: Operand, /" if name.startswith("__") and value.arity == 2 else parameters(value, method=True)
             text = "" if name.startswith("__") and value.arity == 1 else text
             yield _method(name, text, result_of(value))
-        elif inspect.isfunction(value):
+        elif inspect.isfunction(inspect.unwrap(value)):
             yield from _function(name, value)
 
 

@@ -522,6 +522,30 @@ Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape,
   return a;
 }
 
+PyObject* clone_of(Array* a) {
+  static const Entry* const entry = find("copy");
+  const bool repeats = std::find(a->strides(), a->strides() + a->ndim(), 0) != a->strides() + a->ndim();
+  if (repeats || 2 * span(a->code, a->size) < a->memory()->nbytes) {
+    Storage* storage = storage_new(span(a->code, a->size));
+    if (!storage) return nullptr;
+    Array* out = array_of(globals.tensor_type, reinterpret_cast<PyObject*>(storage), a->dtype, a->code, a->ndim(), a->shape());
+    if (!out) return nullptr;
+    View in, to;
+    fill_view(a, in);
+    fill_view(out, to);
+    Array* holders[2] = {a, out};
+    const Attrs attrs;
+    if (!run_kernel(*entry, Call{&in, 1, &to, &attrs}, holders, 2, 2 * span(a->code, a->size))) Py_CLEAR(out);
+    return reinterpret_cast<PyObject*>(out);
+  }
+  Storage* shared = storage_clone(a->memory());
+  if (!shared) return nullptr;
+  Array* out = array_view(globals.tensor_type, a, a->ndim(), a->shape(), a->strides(), 0);
+  if (out) Py_DECREF(std::exchange(out->storage, reinterpret_cast<PyObject*>(shared)));
+  if (!out) Py_DECREF(shared);
+  return reinterpret_cast<PyObject*>(out);
+}
+
 namespace {
 
 // Bytes of what the innermost strides of a view step over: an element, or the rows and tiles of a packed matrix.

@@ -81,6 +81,7 @@ struct Globals {
   PyObject* alarm;            // called when memory runs low; nullptr: nobody
   PyObject* trim_watcher;     // called when the pool has trimmed itself; nullptr: nobody
   bool fast = true;
+  bool usual = false;         // new tensors that name no device are made on the CPU, of any size
   Spans* recorder = nullptr;  // the first of those who record; nullptr: nobody does
 };
 extern Globals globals;
@@ -96,6 +97,7 @@ PyTypeObject* make_caller_type();
 PyTypeObject* make_bound_caller_type();
 PyTypeObject* make_guarded_type();
 PyTypeObject* make_again_type();
+PyTypeObject* make_quick_type();
 
 // Calls, for types whose calls mostly need no Python frame.
 bool interpreting();  // whether someone traces: then calls are Python's
@@ -133,6 +135,7 @@ PyObject* int_tuple(const int64_t* values, int n);
 Array* array_of(PyTypeObject* type, PyObject* storage, PyObject* dtype, int code, int ndim, const int64_t* shape);
 // Another layout of the same storage and dtype, its offset `shift` elements from the array's.
 Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape, const int64_t* strides, int64_t shift);
+PyObject* clone_of(Array* a);  // shares the memory until one side writes; a copy where that would keep much more alive
 PyObject* array_overlap(PyObject* a, PyObject* b);
 PyObject* number_tensor(PyObject* value, PyObject* dtype);  // 0-d; None: Python's own path takes it
 int overlap(const View& a, const View& b);  // 0 disjoint, 1 the same elements in the same places, 2 anything else

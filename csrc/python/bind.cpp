@@ -16,6 +16,7 @@
 #include "../threads.h"
 #include "array.h"
 #include "convert.h"
+#include "numpy.h"
 #include "events.h"
 #include "fused_product.h"
 #include "index.h"
@@ -242,7 +243,7 @@ NB_MODULE(_native, m) {
   add_type(m, "Array", globals.array_type, make_array_type());
   add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
   add_type(m, "Row", globals.row_type, make_row_type());
-  static PyTypeObject *tape_type, *product_type, *spans_type, *again_type, *bound_type, *guarded_type;
+  static PyTypeObject *tape_type, *product_type, *spans_type, *again_type, *bound_type, *guarded_type, *quick_type;
   add_type(m, "Tape", tape_type, make_tape_type());
   add_type(m, "FusedProduct", product_type, make_fused_product_type());
   add_type(m, "Program", globals.program_type, make_program_type());
@@ -252,6 +253,7 @@ NB_MODULE(_native, m) {
   add_type(m, "BoundCaller", bound_type, make_bound_caller_type());
   add_type(m, "Guarded", guarded_type, make_guarded_type());
   add_type(m, "Again", again_type, make_again_type());
+  add_type(m, "Quick", quick_type, make_quick_type());
   add_type(m, "Spans", spans_type, make_spans_type());
 
   m.attr("MAX_INPUTS") = kMaxInputs;
@@ -263,6 +265,14 @@ NB_MODULE(_native, m) {
           if (!set_size_type(type.ptr())) throw nb::python_error();
         }, "size_type"_a, "Tells the runtime the class of sizes that vary while a function is traced.");
   m.def("set_fast", [](bool on) { globals.fast = on; }, "on"_a, "Whether remembered calls are replayed.");
+  m.def("set_usual", [](bool on) { globals.usual = on; }, "on"_a,
+        "Whether new tensors that name no device are made on the CPU, of any size.");
+  m.def("numpy_setup",
+        [](nb::handle api, nb::handle array_type, nb::handle dtypes, nb::handle kinds) {
+          if (!numpy_setup(api.ptr(), array_type.ptr(), dtypes.ptr(), kinds.ptr())) throw nb::python_error();
+        },
+        "api"_a, "array_type"_a, "dtypes"_a, "kinds"_a,
+        "Tells the runtime of NumPy: the capsule of its API, its class of arrays, and its dtypes beside ours, by their codes.");
   m.def("is_fast", [] { return globals.fast; });
   m.def("repeat",
         [](nb::handle x, nb::handle repeats, nb::handle axis) {

@@ -169,8 +169,11 @@ T load(const char* from) {
 PyObject* array_number(PyObject* self, PyObject*) {
   auto* a = reinterpret_cast<Array*>(self);
   if (!a->plain() || a->size != 1) Py_RETURN_NONE;
-  const char* from = a->memory()->data + span(a->code, a->offset);
-  switch (static_cast<DType>(a->code)) {
+  return number_at(a->code, a->memory()->data + span(a->code, a->offset));
+}
+
+PyObject* number_at(int code, const char* from) {
+  switch (static_cast<DType>(code)) {
     case DType::b8: return PyBool_FromLong(*from != 0);
     case DType::i8: return PyLong_FromLong(load<std::int8_t>(from));
     case DType::i16: return PyLong_FromLong(load<std::int16_t>(from));

@@ -289,6 +289,13 @@ PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* na
   return result;
 }
 
+// Whether an op that changes complex numbers only returns this tensor as it is.
+bool is_kept(PyObject* x) {
+  if (!globals.fast || Py_TYPE(x) != globals.tensor_type || interpreting()) return false;
+  auto* a = reinterpret_cast<Array*>(x);
+  return a->plain() && a->code != static_cast<int>(DType::b8) && !is_complex(static_cast<DType>(a->code));
+}
+
 PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
   const Acting now(self);
   Row* row = as_row(self);
@@ -297,6 +304,7 @@ PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyO
     PyObject* result = index_natively(row->indexes, args, nargs, names);
     if (result || PyErr_Occurred()) return result;
   }
+  if (row->keeps && nargs == 1 && !names && is_kept(args[0])) return clone_of(reinterpret_cast<Array*>(args[0]));
   if (globals.fast && row->records && row->records->count) {
     PyObject* result = replay(row, args, nargs, names);
     if (result || PyErr_Occurred()) return result;
@@ -376,6 +384,7 @@ PyGetSetDef row_getset[] = {{"replays", get_replays, nullptr, "How many calls ar
 PyMemberDef row_members[] = {
     {"arity", T_INT, offsetof(Row, arity), 0, "Leading positional arguments that are tensors; -1: all of them are, or are in one list."},
     {"inplace", T_BOOL, offsetof(Row, inplace), 0, "Whether the result may be written over an input."},
+    {"keeps", T_BOOL, offsetof(Row, keeps), 0, "Whether of real numbers the result is the operand itself: then a clone is returned."},
     {"indexes", T_BYTE, offsetof(Row, indexes), 0, "What native code does without a record. 1: x[key]; 2: x[key] = value; 3: nonzero; 4: take; 5: take_along_axis."},
     {"varies", T_OBJECT, offsetof(Row, varies), 0, "The name of an attribute whose value decides neither spec nor kernel, or None."},
     {"varies_place", T_INT, offsetof(Row, varies_place), 0, "Where that attribute stands when it is given by place."},

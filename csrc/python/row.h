@@ -16,6 +16,7 @@ struct Row {
   long long hits;
   int arity, operands;    // as Python set it; as it was when the first record was made
   char inplace, in_place;  // likewise
+  char keeps;              // of real numbers the result is the operand itself
   char strided;            // its records are views: strides belong to the key
   char indexes;            // what of index.h a call is: it needs no record
   char any_shape;          // some of its records serve tensors of any shapes

@@ -174,10 +174,17 @@ void products(const T* x, int power, T* to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(below && sizeof(T) == 4 ? 1.0 / result[i] : result[i]);
 }
 
-// Any powers. Of floats in three loops, each of which is vector code.
+// Any powers. Of floats without a fused multiply in three loops, each of which is vector code.
 inline void powers(const double* x, const double* y, double* to, std::int64_t n) {
   binary<Pow, double>(x, y, nullptr, to, n);
 }
+#if defined(__FMA__) || defined(__aarch64__)
+// By itself: inside of its caller GCC does not see that the loop can be vector code.
+[[gnu::noinline]] void powers(const float* x, const float* y, float* to, std::int64_t n) {
+  TRITIUM_LOOP
+  for (std::int64_t i = 0; i < n; ++i) to[i] = math::finish_pow(x[i], y[i], math::narrow::pow(math::abs(x[i]), y[i]));
+}
+#else
 inline void powers(const float* x, const float* y, float* to, std::int64_t n) {
   alignas(64) double exponent[kPowers];
   TRITIUM_LOOP
@@ -189,6 +196,7 @@ inline void powers(const float* x, const float* y, float* to, std::int64_t n) {
   TRITIUM_LOOP
   for (std::int64_t i = 0; i < n; ++i) to[i] = math::finish_pow(x[i], y[i], size[i]);
 }
+#endif
 
 // Which way an element is computed depends on its own power only, so that its bits do not depend on its neighbours.
 template <class T>
@@ -221,18 +229,22 @@ void power(const void* a, const void* b, const void*, void* out, std::int64_t n)
   }
 }
 
-// The neighbour of a towards b. Floats of one sign are ordered as their bits are, for any format.
+// The neighbour of a towards b. Floats of one sign are ordered as their bits are, for any format. Without a branch, so that a
+// loop over it is vector code.
 template <class Bits>
 TRITIUM_INLINE Bits neighbour(Bits a, Bits b, Bits infinity) {
-  constexpr Bits sign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1));
-  const Bits ma = a & static_cast<Bits>(sign - 1), mb = b & static_cast<Bits>(sign - 1);
-  const bool nan = ma > infinity || mb > infinity;
-  const bool same = a == b || (ma | mb) == 0;
-  const bool shrink = (a & sign) != (b & sign) || ma > mb;  // towards zero
-  const Bits step = static_cast<Bits>(shrink ? a - 1 : a + 1);
+  constexpr Bits sign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1)), size = static_cast<Bits>(sign - 1);
+  const Bits ma = a & size, mb = b & size;
+  const Bits apart = (a ^ b) & sign;
+  const Bits up = static_cast<Bits>(a + 1), down = static_cast<Bits>(a - 1);
+  const Bits towards = ma > mb ? down : up;
+  const Bits step = apart ? down : towards;
   const Bits first = static_cast<Bits>((b & sign) | 1);  // next to zero
   const Bits moved = ma == 0 ? first : step;
-  return nan ? static_cast<Bits>(infinity | (infinity >> 1)) : (same ? b : moved);
+  const Bits both = (ma | mb) == 0 ? b : moved;
+  const Bits next = a == b ? b : both;
+  const Bits largest = ma > mb ? ma : mb;
+  return largest > infinity ? static_cast<Bits>(infinity | (infinity >> 1)) : next;
 }
 template <class Bits, int exponent_bits>
 struct Nextafter {
@@ -271,6 +283,9 @@ struct NearSin {
 struct NearCos {
   TRITIUM_INLINE static float of(float x) { return math::near_cos(x); }
 };
+struct NearTan {
+  TRITIUM_INLINE static float of(float x) { return math::near_tan(x); }
+};
 // In floats as far as their reduction reaches. Which way an element is computed depends on itself only.
 template <class Near, class Op>
 void periodic_near(const void* a, const void*, const void*, void* out, std::int64_t n) {
@@ -294,9 +309,11 @@ void periodic_near(const void* a, const void*, const void*, void* out, std::int6
 }
 constexpr Span kSin = periodic_near<NearSin, Sin>;
 constexpr Span kCos = periodic_near<NearCos, Cos>;
+constexpr Span kTan = periodic_near<NearTan, Tan>;
 #else
 constexpr Span kSin = periodic<Sin>;
 constexpr Span kCos = periodic<Cos>;
+constexpr Span kTan = periodic<Tan>;
 #endif
 
 template <class Op>
@@ -326,7 +343,7 @@ constexpr SpanRow kRows[] = {
     unary_floats<Log10>("log10", Cost::dear).row,
     periodic_row<Sin>("sin").put(DType::f32, kSin).row,
     periodic_row<Cos>("cos").put(DType::f32, kCos).row,
-    periodic_row<Tan>("tan").row,
+    periodic_row<Tan>("tan").put(DType::f32, kTan).row,
     unary_floats<Asin>("asin", Cost::dear).row,
     unary_floats<Acos>("acos", Cost::dear).row,
     unary_floats<Atan>("atan", Cost::dear).row,

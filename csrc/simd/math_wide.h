@@ -1,10 +1,12 @@
-// The rarer functions of a float, computed in doubles and rounded once: short, accurate and still vector code.
+// The rarer functions of a float, computed in doubles and rounded once: short, accurate and still vector code. Where there is a
+// fused multiply, some are those of math_narrow.h, which are faster.
 // Knows nothing of tensors, spans or threads.
 #pragma once
 
 #include <cstdint>
 
 #include "math.h"
+#include "math_narrow.h"
 
 namespace tritium::TRITIUM_ISA::math {
 
@@ -43,6 +45,17 @@ TRITIUM_INLINE double expm1_wide(double x) {
   return abs(x) < 1e-4 ? x * (1.0 + x * (0.5 + x * (1.0 / 6.0))) : y;
 }
 
+#if defined(__FMA__) || defined(__aarch64__)
+using narrow::acosh;
+using narrow::asinh;
+using narrow::atanh;
+using narrow::cosh;
+using narrow::expm1;
+using narrow::log10;
+using narrow::log1p;
+using narrow::log2;
+using narrow::sinh;
+#else
 TRITIUM_INLINE float expm1(float x) { return static_cast<float>(expm1_wide(x)); }
 TRITIUM_INLINE float log1p(float x) { return static_cast<float>(log1p_wide(x)); }
 TRITIUM_INLINE float log2(float x) { return static_cast<float>(log_wide(x) * 1.4426950408889634); }
@@ -73,6 +86,7 @@ TRITIUM_INLINE float atanh(float x) {
   const double r = 0.5 * log_wide((1.0 + y) / (1.0 - y));
   return copysign(static_cast<float>(y < 1e-3 ? y * (1.0 + y * y * (1.0 / 3.0)) : r), x);
 }
+#endif
 
 #if defined(__FMA__) || defined(__aarch64__)
 // x = n * pi/2 + r in floats, for |x| up to kTrigNear: pi/2 in three parts, of which each product is rounded with its sum.
@@ -101,6 +115,21 @@ TRITIUM_INLINE float near_sin(float x) {
 TRITIUM_INLINE float near_cos(float x) {
   const NearQuarter q = near_quarter(x);
   return flip_sign(q.n & 1 ? q.sin : q.cos, q.n + 1);
+}
+TRITIUM_INLINE float near_tan(float x) {
+  const float whole = fma(x, 0.636619747f, kRound32);
+  const float n = whole - kRound32;
+  const float part = fma(n, -1.57079637e+00f, x);
+  const float rest = n * 4.37113900e-08f;
+  const float r = part + rest, back = r - part;
+  const float rounding = (part - (r - back)) + (rest - back) + fma(n, 4.37113900e-08f, -rest);
+  const float lost = fma(n, 1.71512451e-15f, rounding);  // the angle is r + lost
+  const float z = r * r;
+  const float p = horner(z, 3.33331568548e-1f, 1.33387994085e-1f, 5.34112807005e-2f, 2.44301354525e-2f, 3.11992232697e-3f,
+                         9.38540185543e-3f);
+  const float near = fma(r * z, p, r);
+  const float t = near + lost * fma(near, near, 1.0f);
+  return x == 0.0f ? x : bits(whole) & 1 ? -1.0f / t : t;
 }
 #endif
 
@@ -140,6 +169,12 @@ TRITIUM_INLINE float tan(float x) {
   return x == 0.0f ? x : r;
 }
 
+#if defined(__FMA__) || defined(__aarch64__)
+using narrow::acos;
+using narrow::asin;
+using narrow::atan;
+using narrow::atan2;
+#else
 // The angle of (x, y) from the ratio of the smaller to the larger side.
 TRITIUM_INLINE double atan2_wide(double y, double x) {
   const double ax = abs(x), ay = abs(y);
@@ -167,6 +202,7 @@ TRITIUM_INLINE float acos(float x) {
   const double w = x;
   return static_cast<float>(atan2_wide(sqrt((1.0 - w) * (1.0 + w)), w));
 }
+#endif
 
 TRITIUM_INLINE float hypot(float a, float b) {
   const double x = a, y = b;

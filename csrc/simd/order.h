@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "../view.h"
 #include "../watch.h"
+#include "quicksort.h"
 
 namespace tritium::TRITIUM_ISA {
 
@@ -94,24 +96,25 @@ void insertion_sort(E* a, std::int64_t n) {
 }
 
 // The least significant digit first, `Bits` of them at a time; digits that all keys share are left out. Returns where the
-// sorted elements are: a or b. Undefined contents once the caller is to end early.
-template <int Bits, class E>
+// sorted elements are: a or b. Undefined contents once the caller is to end early. `kSmall`: 32 bits count them.
+template <int Bits, bool kSmall, class E>
 E* radix_sort(E* a, E* b, std::int64_t n) {
   using K = decltype(key_of(*a));
   constexpr int kDigits = (8 * static_cast<int>(sizeof(K)) + Bits - 1) / Bits;
   constexpr std::uint32_t kMask = (1u << Bits) - 1;
-  std::int64_t counts[kDigits][kMask + 1] = {};
+  using Count = std::conditional_t<kSmall, std::uint32_t, std::int64_t>;
+  Count counts[kDigits][kMask + 1] = {};
   for (std::int64_t i = 0; i < n; ++i) {
     const K key = key_of(a[i]);
     for (int d = 0; d < kDigits; ++d) ++counts[d][static_cast<std::uint32_t>(key >> d * Bits) & kMask];
   }
   for (int d = 0; d < kDigits; ++d) {
-    std::int64_t* const count = counts[d];
-    if (count[static_cast<std::uint32_t>(key_of(a[0]) >> d * Bits) & kMask] == n) continue;
+    Count* const count = counts[d];
+    if (static_cast<std::int64_t>(count[static_cast<std::uint32_t>(key_of(a[0]) >> d * Bits) & kMask]) == n) continue;
     if (n >= (1 << 20) && ends_early()) return a;
-    std::int64_t before = 0;
+    Count before = 0;
     for (std::uint32_t v = 0; v <= kMask; ++v) {
-      const std::int64_t here = count[v];
+      const Count here = count[v];
       count[v] = before;
       before += here;
     }
@@ -125,15 +128,23 @@ E* radix_sort(E* a, E* b, std::int64_t n) {
 
 template <class E>
 E* stable_sort(E* a, E* b, std::int64_t n) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<E, std::uint32_t> || std::is_same_v<E, std::uint64_t>) {
+    int depth = 8;
+    for (std::int64_t left = n; left > 0; left /= 2) depth += 2;
+    if (quick::sort(a, b, n, depth)) return a;
+  }
+#endif
   if (n <= kInsertion) {
     insertion_sort(a, n);
     return a;
   }
   constexpr bool kWide = sizeof(decltype(key_of(*a))) >= 4;
+  if (n > INT64_C(0xffffffff)) return radix_sort<8, false>(a, b, n);
   if constexpr (kWide) {
-    if (n >= (1 << 14)) return radix_sort<11>(a, b, n);
+    if (n >= (1 << 14)) return radix_sort<11, true>(a, b, n);
   }
-  return radix_sort<8>(a, b, n);
+  return radix_sort<8, true>(a, b, n);
 }
 
 // Sorts the columns of n rows of `Lanes` keys each, all at once: a merge exchange network (Knuth, volume 3, algorithm

@@ -112,6 +112,16 @@ template <class O>
 Special count_special(const O& o, const char* from, int64_t stride, Range r) {
   Special s;
   if (!o.is_float) return s;
+  using U = typename O::Bits;
+  if (stride == sizeof(U)) {  // vector code, which says whether there is anything to look for
+    U largest = 0, zeros = 0;
+    for (int64_t i = r.begin; i < r.end; ++i) {
+      const U size = static_cast<U>(O::load(from + i * static_cast<int64_t>(sizeof(U))) & static_cast<U>(~O::kSign));
+      largest = size > largest ? size : largest;
+      zeros = static_cast<U>(zeros | static_cast<U>(size == 0));
+    }
+    if (largest <= o.infinity && zeros == 0) return s;
+  }
   for (int64_t i = r.begin; i < r.end; ++i) {
     const auto bits = O::load(from + i * stride);
     s.nans += o.is_nan(bits);
@@ -124,7 +134,12 @@ Special count_special(const O& o, const char* from, int64_t stride, Range r) {
 
 // The numbers of a range as keys, from `keys` on; what is NaN backwards from `nans`.
 template <class O, class U = typename O::Bits>
-void load_keys(const O& o, const char* from, int64_t stride, Range r, U flip, U* keys, U* nans) {
+void load_keys(const O& o, const char* from, int64_t stride, Range r, U flip, U* keys, U* nans, bool plain) {
+  if (plain && stride == sizeof(U)) {
+    for (int64_t i = r.begin; i < r.end; ++i)
+      keys[i - r.begin] = static_cast<U>(o.key(O::load(from + i * static_cast<int64_t>(sizeof(U)))) ^ flip);
+    return;
+  }
   for (int64_t i = r.begin; i < r.end; ++i) {
     const U bits = O::load(from + i * stride);
     if (o.is_nan(bits)) {
@@ -138,6 +153,22 @@ void load_keys(const O& o, const char* from, int64_t stride, Range r, U flip, U*
 template <class U>
 void store(char* to, int64_t stride, const U* from, int64_t n, int64_t step) {
   for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * stride, from + i * step, sizeof(U));
+}
+
+// Sorted keys as the elements they stand for.
+template <class O, class U = typename O::Bits>
+void store_keys(const O& o, const U* keys, Range r, U flip, char* to, int64_t stride) {
+  if (stride == sizeof(U)) {
+    for (int64_t i = r.begin; i < r.end; ++i) {
+      const U bits = o.bits(static_cast<U>(keys[i] ^ flip));
+      std::memcpy(to + i * static_cast<int64_t>(sizeof(U)), &bits, sizeof bits);
+    }
+    return;
+  }
+  for (int64_t i = r.begin; i < r.end; ++i) {
+    const U bits = o.bits(static_cast<U>(keys[i] ^ flip));
+    std::memcpy(to + i * stride, &bits, sizeof bits);
+  }
 }
 
 // Zeros of both signs are equal: they come in the order in which they were.
@@ -172,7 +203,7 @@ void sort_line(const O& o, const Lines& l, const char* from, char* to, bool desc
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       const Range r = part_of(l.n, static_cast<int>(p), parts);
-      load_keys(o, from, l.in, r, flip, a + r.begin - nans_before[p], b + l.n - 1 - nans_before[p]);
+      load_keys(o, from, l.in, r, flip, a + r.begin - nans_before[p], b + l.n - 1 - nans_before[p], special[p].nans == 0);
     }
   });
   const int64_t n = l.n - all.nans;
@@ -181,10 +212,7 @@ void sort_line(const O& o, const Lines& l, const char* from, char* to, bool desc
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       const Range r = part_of(n, static_cast<int>(p), parts);
-      for (int64_t i = r.begin; i < r.end; ++i) {
-        const U bits = o.bits(static_cast<U>(sorted[i] ^ flip));
-        std::memcpy(numbers + i * l.out[0], &bits, sizeof bits);
-      }
+      store_keys(o, sorted, r, flip, numbers, l.out[0]);
     }
   });
   store(to + (descending ? 0 : n * l.out[0]), l.out[0], b + l.n - 1, all.nans, -1);
@@ -329,6 +357,19 @@ bool comes_before(const E& a, const E& b) {
   return a.key != b.key ? a.key < b.key : a.index < b.index;
 }
 
+constexpr int64_t kBlock = 128;  // elements looked at together
+
+// The first rank of a block.
+template <class O, class U = typename O::Bits>
+U first_of(const O& o, const char* from, U flip) {
+  U least = static_cast<U>(~U{0});
+  for (int64_t i = 0; i < kBlock; ++i) {
+    const U rank = static_cast<U>(o.rank(O::load(from + i * static_cast<int64_t>(sizeof(U)))) ^ flip);
+    least = rank < least ? rank : least;
+  }
+  return least;
+}
+
 // The first k of a line in sorted order, with memory for `room` > k elements: what cannot be among them is dropped at once.
 template <class O, class E>
 E* select_first(const O& o, const Lines& l, const char* from, int64_t k, bool descending, E* a, int64_t room) {
@@ -338,6 +379,10 @@ E* select_first(const O& o, const Lines& l, const char* from, int64_t k, bool de
   auto bound = ~decltype(E::key){0};
   bool bounded = false;
   for (int64_t i = 0; i < l.n; ++i) {
+    if (bounded && l.in == sizeof(U) && i % kBlock == 0) {  // blocks of which none comes before the bound, in vector code
+      while (l.n - i >= kBlock && first_of(o, from + i * l.in, flip) >= bound) i += kBlock;
+      if (i == l.n) break;
+    }
     const decltype(E::key) key = static_cast<U>(o.rank(O::load(from + i * l.in)) ^ flip);
     if (bounded && key >= bound) continue;
     a[count++] = {key, static_cast<decltype(E::index)>(i)};

@@ -6,8 +6,10 @@ Knows nothing of ops, devices or tensors.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from functools import update_wrapper
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -65,6 +67,19 @@ else:
     native.set_pool_trim_watcher(_log_own_trims)
 
 _is_contiguous: Any = vars(Array)["is_contiguous"].__get__  # of tensors it is a method
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def quick(name: str) -> Callable[[_Function], _Function]:
+    """Return a decorator: plain calls of the function are carried out by native code, as its shortcut of this name does."""
+
+    def decorate(function: _Function) -> _Function:
+        shortcut: Any = function if native is None else native.Quick(name, function)
+        return cast(_Function, shortcut if native is None else update_wrapper(shortcut, function))
+
+    return decorate
+
+
 ALIGNMENT = pure.ALIGNMENT
 MAX_DIMS = pure.MAX_DIMS
 

@@ -5,6 +5,7 @@ Knows nothing of graphs. The native library replays the decisions made here whil
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,8 @@ EAGER = Eager()
 eager.append(EAGER)
 if buffer.native is not None:
     buffer.native.setup(Tensor, backends.device("cpu"), interpreter, (DType, Device))
+    if (api := getattr(sys.modules.get("numpy._core.multiarray"), "_ARRAY_API", None)) is not None:
+        buffer.native.numpy_setup(api, np.ndarray, tuple(kind.numpy for kind in dt.ALL), dt.ALL)
 else:
     buffer.Storage.device = backends.device("cpu")
 

@@ -21,6 +21,7 @@ from tritium import backends, buffer, dtype as dt, layout as lay, ops
 from tritium.arguments import CONVERTERS, WAYS_TO, checked, checked_class, checked_except
 from tritium.backends import Device
 from tritium.backends.reference.cast import cast
+from tritium.buffer import quick
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError, TraceError, shown
 from tritium.interop import adopt_foreign, from_dlpack, is_foreign, read_array, view_array
@@ -47,6 +48,7 @@ WAYS_TO[Tensor] = "tritium.asarray(…) makes one"
 # ---- creating tensors
 
 
+@quick("asarray")
 @checked
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
     """Return a tensor of anything: a tensor, a NumPy array (viewed in place where possible), a scalar, nested lists,
@@ -80,6 +82,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 _asarray: Callable[..., Tensor] = unwrap(asarray)  # for callers whose arguments are checked already
 
 
+@quick("tensor")
 @checked
 def tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a new tensor with a copy of the data."""
@@ -167,6 +170,7 @@ def _cast(values: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
 empty, full, arange, linspace, eye = ops.empty, ops.full, ops.arange, ops.linspace, ops.eye
 
 
+@quick("zeros")
 @checked
 def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros."""
@@ -175,6 +179,7 @@ def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return ops.full(shape, 0, dt.f32 if dtype is None else dtype, device)
 
 
+@quick("ones")
 @checked
 def ones(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones."""
@@ -187,6 +192,7 @@ def _where(x: Tensor, device: Any) -> Any:
     return device if device is not None else (None if x.is_traced else x.device)
 
 
+@quick("empty_like")
 @checked
 def empty_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return uninitialised memory of the shape, dtype and device of x."""
@@ -199,16 +205,18 @@ def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any =
     return ops.full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=_where(x, device))
 
 
+@quick("zeros_like")
 @checked
 def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros like x."""
-    return full_like(x, 0, dtype=dtype, device=device)
+    return ops.full(x.shape, 0, dtype=x.dtype if dtype is None else dtype, device=_where(x, device))
 
 
+@quick("ones_like")
 @checked
 def ones_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones like x."""
-    return full_like(x, 1, dtype=dtype, device=device)
+    return ops.full(x.shape, 1, dtype=x.dtype if dtype is None else dtype, device=_where(x, device))
 
 
 # ---- random numbers: a seed gives the same numbers on every device

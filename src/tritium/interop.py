@@ -17,7 +17,7 @@ import numpy as np
 from tritium import backends, buffer, dtype as dt, ops
 from tritium.arguments import checked
 from tritium.backends.reference import packed
-from tritium.buffer import MAX_DIMS, Storage, host
+from tritium.buffer import MAX_DIMS, Storage, host, quick
 from tritium.errors import (
     ArgumentError,
     DeviceError,
@@ -36,10 +36,6 @@ from tritium.tensor import Tensor, wrap
 if TYPE_CHECKING:
     from tritium.backends.values.device import ValueBackend
 
-_NATIVE = None if buffer.native is None else Storage  # whose tensors have the buffer protocol
-_BUFFERED = frozenset(kind for kind in dt.ALL if kind is not dt.bf16)  # dtypes that it has a format for
-_is_contiguous: Any = vars(buffer.Array)["is_contiguous"].__get__  # of tensors it is a method
-
 _GPUS = (2, 10)  # DLPack's numbers for devices of CUDA and of ROCm
 
 # DLPack before version 1.0 does not say whether memory may be written. These libraries let others write their arrays
@@ -48,11 +44,9 @@ _WRITABLE = frozenset(("cupy", "numba", "numpy", "paddle", "torch", "tritium", "
 _IMMUTABLE = frozenset(("jax", "jaxlib", "mlx", "tensorflow"))
 
 
+@quick("numpy")
 def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     """Return the elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
-    if type(x.storage) is _NATIVE and x.dtype in _BUFFERED and _is_contiguous(x) and x.size:
-        memory: Any = x  # a buffer, which NumPy's types do not know; reading it exports the memory, as below
-        return np.ndarray(x.shape, x.dtype.numpy, memory)
     if x.dtype.is_packed:
         raise DTypeError(
             f"{x.spec} is packed; see its integers with repack(w, 'i8').numpy(), its floats with dequantize()."
@@ -65,6 +59,7 @@ def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     return host(x)
 
 
+@quick("from_numpy")
 @checked
 def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = None) -> Tensor:
     """Return a tensor over a NumPy array's own memory; copied on request, when the layout or byte order is odd, and to a

@@ -83,6 +83,7 @@ class Trait(Flag):
     NO_ROUNDING = auto()  # of half floats in wider lanes: the result is a half float already
     NO_WRAP = auto()  # of small integers in wider lanes: the result is in their range already
     ORDERS = auto()  # asks which element is larger
+    KEEPS_REALS = auto()  # of real numbers the result is the operand itself
     CHEAP = auto()  # an instruction or two an element: repeating it costs less than sharing its result
     TRANSCENDENTAL = auto()  # counted as few operations an element, and takes many
     INTERNAL = auto()  # called by other functions of the package: it is no name of `tt`
@@ -303,7 +304,7 @@ class Op(Row):
         self._read_signature()
         self.varies = varies  # a number that decides neither the spec of the result nor the kernel
         self.varies_place = -1 if varies is None else self.params.index(varies)
-        self.inplace = bool(traits & Trait.IN_PLACE)
+        self.inplace, self.keeps = bool(traits & Trait.IN_PLACE), bool(traits & Trait.KEEPS_REALS)
         OPS[self.name] = self
 
     def _read_signature(self) -> None:

@@ -26,7 +26,7 @@ CONTRACT, MOVE, DYNAMIC, FUSED = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC, Kind.FU
 COMMUTES, ASSOCIATES, IN_PLACE = Trait.COMMUTES, Trait.ASSOCIATES, Trait.IN_PLACE
 SYMMETRIC, IDEMPOTENT, INVOLUTION = COMMUTES | Trait.SYMMETRIC, Trait.IDEMPOTENT, Trait.INVOLUTION
 NO_ROUNDING, NO_WRAP, ORDERS, INTERNAL = Trait.NO_ROUNDING, Trait.NO_WRAP, Trait.ORDERS, Trait.INTERNAL
-CHEAP, TRANSCENDENTAL = Trait.CHEAP, Trait.TRANSCENDENTAL
+CHEAP, TRANSCENDENTAL, KEEPS_REALS = Trait.CHEAP, Trait.TRANSCENDENTAL, Trait.KEEPS_REALS
 STAYS = NO_ROUNDING | NO_WRAP  # the result is a number of the operands' dtype, whatever the lanes
 LARGER_OF_TWO = COMMUTES | ASSOCIATES | STAYS | ORDERS | CHEAP
 OF_BITS = SYMMETRIC | ASSOCIATES | NO_WRAP
@@ -563,7 +563,8 @@ abs = unary("abs", "Distance from 0.", expr="abs({0})", domain=arithmetic, part=
             operator="abs")  # fmt: skip
 negative = unary("negative", "Change of sign.", expr="-{0}", domain=arithmetic, ulps=0, traits=INVOLUTION | NO_ROUNDING | CHEAP,
                  operator="neg", aliases=("neg",))  # fmt: skip
-positive = unary("positive", "The number itself.", expr="{0}", domain=arithmetic, ulps=0, traits=STAYS, operator="pos")
+positive = unary("positive", "The number itself.", expr="{0}", domain=arithmetic, ulps=0, traits=STAYS | KEEPS_REALS,
+                 operator="pos")  # fmt: skip
 square = unary("square", "x * x.", expr="{0} * {0}", domain=arithmetic, ulps=0, traits=CHEAP)
 sqrt = unary("sqrt", "Square root.", expr="sqrt({0})", domain=inexact, low=0, ulps=0)
 rsqrt = unary("rsqrt", "1 / sqrt(x).", expr="1 / sqrt({0})", low=0.1, ulps=2, lower=lambda x: divide(1.0, sqrt(x)))
@@ -608,11 +609,11 @@ def _copied(x: Any) -> Any:
 
 
 real = unary("real", "The real part; of a real number the number itself.", domain=any_dtype, part=True, ulps=0,
-             traits=IDEMPOTENT, fuses=Fuse.NONE, lower=_copied)  # fmt: skip
+             traits=IDEMPOTENT | KEEPS_REALS, fuses=Fuse.NONE, lower=_copied)  # fmt: skip
 imag = unary("imag", "The imaginary part; of a real number 0.", domain=any_dtype, part=True, ulps=0, fuses=Fuse.NONE,
              lower=lambda x: logical_and(x, False))  # fmt: skip
 conj = unary("conj", "The complex conjugate; of a real number the number itself.", domain=any_dtype, ulps=0,
-             traits=INVOLUTION, fuses=Fuse.NONE, lower=_copied)  # fmt: skip
+             traits=INVOLUTION | KEEPS_REALS, fuses=Fuse.NONE, lower=_copied)  # fmt: skip
 
 isnan = unary("isnan", "Whether an element is not a number.", expr="{0} != {0}", domain=any_dtype, out=bool_, ulps=0)
 isinf = unary("isinf", "Whether an element is infinite.", expr="isinf({0})", domain=any_dtype, out=bool_, ulps=0)

@@ -405,7 +405,7 @@ def carry_out(what: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -
 class Row:
     """The base of Op: a call goes to `call`. The native one replays calls it has seen before."""
 
-    __slots__ = ("arity", "indexes", "inplace", "varies", "varies_place")
+    __slots__ = ("arity", "indexes", "inplace", "keeps", "varies", "varies_place")
     indexes: int
     hits = 0
     replays = 0

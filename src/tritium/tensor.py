@@ -13,7 +13,7 @@ import numpy as np
 
 from tritium import backends, dtype as dt, launch, layout as lay, ops
 from tritium.backends import Device
-from tritium.buffer import Array, native
+from tritium.buffer import Array, native, quick
 from tritium.errors import (
     HINTS,
     ArgumentError,
@@ -104,12 +104,14 @@ class Tensor(Methods):
             self._memory(what)
         return self.materialize()
 
+    @quick("is_contiguous")
     def is_contiguous(self) -> bool:  # type: ignore[override]
         """Return True if the elements are row-major without gaps (in a packed dtype: except for padding)."""
         if self.dtype.is_packed:
             return self.strides == self.spec.strides
         return lay.is_contiguous(self.shape, self.strides)
 
+    @quick("length")
     def __len__(self) -> int:
         if not self.shape:
             raise ArgumentError("len() of a 0-d tensor: it has no first axis.")
@@ -156,6 +158,7 @@ class Tensor(Methods):
         x = ops.repack(x, dt.i8) if x.dtype.is_packed else x
         return x.device.backend.download(x)
 
+    @quick("item")
     def item(self) -> bool | int | float | complex:
         """Return the one element as a Python number."""
         if self.size != 1:
@@ -163,6 +166,7 @@ class Tensor(Methods):
         value: bool | int | float | None = self.number()
         return self._host().reshape(()).item() if value is None else value
 
+    @quick("tolist")
     def tolist(self) -> Any:
         """Return nested lists of Python numbers."""
         return self._host().tolist()
@@ -192,6 +196,7 @@ class Tensor(Methods):
             raise DTypeError(f"An index must be an integer, given {self.spec}.")
         return int(self)
 
+    @quick("iterate")
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self))) if len(self) < 64 else iter(rows(self))
 
@@ -223,6 +228,7 @@ class Tensor(Methods):
         value: Tensor = trace.materialize(self)
         return value
 
+    @quick("clone")
     def clone(self) -> Tensor:
         """Return an independent tensor that shares memory until either side is written.
 
@@ -290,6 +296,7 @@ class Tensor(Methods):
 
     # -- views under the names people know
 
+    @quick("reshape")
     def view(self, *shape: Any, dtype: Any = None) -> Tensor:
         """Return the same memory in another shape, or read as another dtype; raises where only a copy would do.
 
@@ -347,16 +354,19 @@ class Tensor(Methods):
         *strides, offset = (n * old // new for n in steps)
         return Tensor(storage, kind, (*self.shape[:-1], self.shape[-1] * old // new), (*strides, 1), offset)
 
+    @quick("reshape")
     def reshape(self, *shape: Any) -> Tensor:
         """Return the tensor in another shape; a view where the layout allows, else a copy (counted)."""
         if len(shape) == 1 and type(shape[0]) is tuple:
             return ops.reshape(self, shape[0])
         return ops.reshape(self, _spread(shape))
 
+    @quick("permute")
     def permute(self, *axes: Any) -> Tensor:
         """Return a view with the axes in another order."""
         return ops.permute_dims(self, _spread(axes))
 
+    @quick("transpose")
     def transpose(self, dim0: Any = -2, dim1: int = -1) -> Tensor:
         """Return a view with two axes exchanged, or with all axes in the order of a tuple, as NumPy spells it."""
         if isinstance(dim0, (tuple, list)):
@@ -366,6 +376,7 @@ class Tensor(Methods):
         order[a], order[b] = b, a
         return ops.permute_dims(self, tuple(order))
 
+    @quick("swapaxes")
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Return a view with two axes exchanged."""
         return self.transpose(axis1, axis2)
@@ -384,6 +395,7 @@ class Tensor(Methods):
         return ops.reshape(self, (-1,))
 
     @property
+    @quick("T")
     def T(self) -> Tensor:
         """Return a transposed view of a matrix. For more axes use mT, permute or transpose."""
         if self.ndim != 2:
@@ -393,13 +405,15 @@ class Tensor(Methods):
         return ops.matrix_transpose(self)
 
     @property
+    @quick("matrix_transpose")
     def mT(self) -> Tensor:
         """Return a view with the last two axes exchanged."""
         return ops.matrix_transpose(self)
 
     @property
+    @quick("real")
     def real(self) -> Tensor:
-        """Return the real part; of real numbers, a copy."""
+        """Return the real part; of real numbers, a clone."""
         return ops.real(self)
 
     @property
@@ -464,6 +478,7 @@ def wrap(a: Array) -> Tensor:
     return Tensor(a.storage, a.dtype, a.shape, a.strides, a.offset)
 
 
+@quick("rows")
 def rows(x: Tensor) -> list[Tensor]:
     """Return the slices along the first axis: views. Native code computes each from the layout; the pure build is slower at it."""
     if native is not None or x.is_traced or x.dtype.is_packed:

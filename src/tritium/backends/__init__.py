@@ -20,7 +20,7 @@ import numpy as np
 from tritium import settings
 from tritium.arguments import Range, checked, checked_except
 from tritium.backends.reference import packed
-from tritium.buffer import Array
+from tritium.buffer import Array, native
 from tritium.dtype import DType, is_name, tern2
 from tritium.errors import ArgumentError, DeviceError, TritiumError, nearest, shown
 from tritium.fragment import Fragment
@@ -396,6 +396,8 @@ def forget() -> None:
     """Drop every remembered call: the choice of device or kernel has changed."""
     global _usual
     _usual = None
+    if native is not None:
+        native.set_usual(False)
     for row in OPS.values():
         row.forget()
 
@@ -559,6 +561,8 @@ def _for_size(elements: int) -> Device:
     global _usual
     if _set is None and not tuned.choices() and settings.device() is None:
         _usual = device("cpu")
+        if native is not None:
+            native.set_usual(True)
     return _default(elements, None).device
 
 

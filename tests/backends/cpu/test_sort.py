@@ -102,6 +102,21 @@ def test_several_threads_sort_one_long_line_alike(kind: str, threads: int) -> No
         tt.set_num_threads(before)
 
 
+@pytest.mark.parametrize("kind", ["u4", "i8", "f4", "f8"])
+@pytest.mark.parametrize("n", [127, 129, 1000, 20_000])
+def test_lines_of_any_pattern_are_sorted(kind: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    rising = np.arange(n)
+    patterns = [
+        rising, rising[::-1], np.minimum(rising, rising[::-1]), rising % 2, rising * 0 + 7, rng.integers(0, 3, n),
+        np.where(rising % 16 == 8, rising, rising[::-1]), rng.permutation(n), np.sort(rng.integers(0, n, n)) // 9,
+    ]  # fmt: skip
+    for values in patterns:
+        a = values.astype(kind)
+        np.testing.assert_array_equal(tt.sort(tt.asarray(a)).numpy(), np.sort(a))
+        np.testing.assert_array_equal(tt.sort(tt.asarray(a), descending=True).numpy(), np.sort(a)[::-1])
+
+
 @pytest.mark.skipif(native is None, reason="calls are replayed by native code")
 def test_such_calls_run_natively_and_are_replayed() -> None:
     x = tt.randn((3, 5), seed=0)
