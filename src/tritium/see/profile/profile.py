@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from tritium.see.trace import chrome, folded, sampler, spans, speedscope, tree
 from tritium.see.trace.timeline import Column, Timeline, ordered
 from tritium.see.trace.tree import Node
 from tritium.threads import get_num_threads
+
+if TYPE_CHECKING:
+    from tritium.see.reports.sections import Section
 
 LEAST_S = 0.0005  # between two samples: more often would measure the sampling
 
@@ -122,6 +125,18 @@ class Profile:
     def csv(self, guard: bool = True) -> str:
         """Return the table of operations, every number in full. `guard` keeps cells from being formulas."""
         return profile_page.csv(self.timeline, self._own, guard)
+
+    def html(self) -> str:
+        """Return the page: timeline, operations, critical path, gaps, flame graphs; one file that needs no network."""
+        from tritium.see.profile import sections
+
+        return sections.html(self)
+
+    def parts(self) -> tuple[Section, ...]:
+        """Return the sections of the page that a report has too: all that `text` shows, without the timeline."""
+        from tritium.see.profile import sections
+
+        return sections.parts(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, compressed where the name ends in .gz; `tt.see.load_profile` reads it."""
@@ -458,7 +473,10 @@ def _folded(p: Profile, path: Path) -> Path:
 def _flame(p: Profile, path: Path) -> Path:
     from tritium.see.trace import flame
 
-    return files.write_text(path, flame.svg(p.tree(), p.name or "profile"))
+    from tritium.see.profile.sections import wholes
+
+    root = p.tree()
+    return files.write_text(path, flame.svg(root, p.name or "profile", wholes=wholes(p.timeline, root)))
 
 
 def _roofline(p: Profile, path: Path) -> Path:
@@ -491,6 +509,7 @@ FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {  # the longest matching s
     "json": ((".json", ".json.gz"), lambda p, path: p.save(path)),
     "csv": ((".csv",), lambda p, path: files.write_text(path, p.csv())),
     "markdown": ((".md",), lambda p, path: files.write_text(path, p.markdown())),
+    "html": ((".html", ".htm"), lambda p, path: files.write_text(path, p.html())),
     "text": ((".txt",), lambda p, path: files.write_text(path, p.text() + "\n")),
     "chrome": ((".trace.json", ".trace.json.gz", ".trace"), _chrome),
     "speedscope": ((".speedscope.json", ".speedscope.json.gz", ".speedscope"), _speedscope),

@@ -25,6 +25,7 @@ from tritium.see.reports.blocks import (
     Code,
     Contents,
     Drawing,
+    Embed,
     Facts,
     Fold,
     Grid,
@@ -73,7 +74,9 @@ def page(
     `noun`: the name of what the filter selects; `flames`: include script and style of flame graphs; `home`: where the name at
     the top leads.
     """
-    script = _script(flames)
+    embedded = [b for s in sections for b in s.blocks if isinstance(b, Embed)]
+    script = "\n".join([_script(flames), *dict.fromkeys(b.script for b in embedded)])
+    style = "".join([_style(flames), *dict.fromkeys(b.style for b in embedded)])
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
     toc = "".join(f'<li><a href="#{s.id}">{html(s.title)}</a></li>' for s in sections)
     body = "\n".join(section_html(s) for s in sections)
@@ -88,7 +91,7 @@ def page(
 <title>{html(title)}</title>
 <link rel="icon" href="data:,">
 <style>
-{_style(flames)}</style>
+{style}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the report</a>
@@ -357,5 +360,5 @@ def _axis(scale: Reach, ends: tuple[str, str]) -> str:
 
 BLOCKS: dict[type, Callable[[Any], str]] = {
     Banner: _banner, Line: _line, Lines: _lines, Facts: _facts, Code: _code, Card: _card, Fold: _fold, Picture: _picture,
-    Drawing: _drawing, Grid: _grid,
+    Drawing: _drawing, Embed: lambda e: e.html, Grid: _grid,
 }  # fmt: skip

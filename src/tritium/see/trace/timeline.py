@@ -114,7 +114,7 @@ class Timeline:
     def __len__(self) -> int:
         return len(self.what)
 
-    @property
+    @cached_property
     def end_ns(self) -> Column:
         return self.start_ns + self.elapsed_ns
 
