@@ -95,7 +95,6 @@ function theme() {
   colours.on = read("--fl-on");
   colours.hit = read("--fl-hit");
   colours.names = Array.from({ length: 12 }, (_, i) => read("--fl-" + i));
-  colours.scope = read("--fl-root");
   draw();
 }
 
@@ -167,6 +166,12 @@ function clipped(g, text, room) {
   return n < 2 ? "" : text.slice(0, n) + "…";
 }
 
+// The first span after i that begins at a pixel or beyond; or before it and is wide enough to be drawn.
+function pastPixel(s, i, px) {
+  const next = Math.max(i + 1, startAtLeast(s, t(px)));
+  return next - 1 > i && x(end(s.table, next - 1)) - x(s.table.start[next - 1]) >= 1 ? next - 1 : next;
+}
+
 // ---- drawing: a span that is narrower than a pixel is merged with its neighbours, found by bisection: a frame costs its pixels
 function paintStrip(g, s, y, h, colour, label, matched) {
   const pixel = (until - from) / (width - gutter);
@@ -183,7 +188,7 @@ function paintStrip(g, s, y, h, colour, label, matched) {
       i++;
       continue;
     }
-    const column = Math.floor(left), next = Math.max(i + 1, startAtLeast(s, t(column + 1)));
+    const column = Math.floor(left), next = pastPixel(s, i, column + 1);
     const share = (s.busy[next - s.first] - s.busy[i - s.first]) / pixel;
     g.globalAlpha = (matched && !matched(i, next) ? 0.18 : 1) * Math.min(1, Math.max(0.3, share));
     g.fillStyle = colour(i);
@@ -193,7 +198,7 @@ function paintStrip(g, s, y, h, colour, label, matched) {
   g.globalAlpha = 1;
 }
 
-const spanColour = (i) => { const w = whats[spans.what[i]]; return w[KIND] === "scope" || w[KIND] === "program" ? colours.scope : colours.names[w[COLOUR]]; };
+const spanColour = (i) => colours.names[whats[spans.what[i]][COLOUR]];
 
 function paintRow(g, row) {
   const levels = row.open ? Math.min(row.levels, DEEPEST) : 1;
@@ -205,8 +210,7 @@ function paintRow(g, row) {
     paintStrip(g, s, y, BAR - 1, spanColour, (i, a, b) => {
       const text = clipped(g, whats[spans.what[i]][NAME], b - a - 6);
       if (!text) return;
-      const what = whats[spans.what[i]];
-      g.fillStyle = what[KIND] === "scope" || what[KIND] === "program" ? colours.ink : colours.on;
+      g.fillStyle = colours.on;
       g.fillText(text, a + 3, y + 12);
     }, matched);
   }
@@ -242,7 +246,7 @@ function paintGaps(g, row) {
   const s = row.gaps;
   for (let i = endsAfter(s, from); i < s.last && gaps.start[i] < until;) {
     const left = x(gaps.start[i]), right = x(end(gaps, i));
-    if (right - left < 2) { i = Math.max(i + 1, startAtLeast(s, t(left + 2))); continue; }
+    if (right - left < 2) { i = pastPixel(s, i, left + 2); continue; }
     const a = Math.max(left, gutter), b = Math.min(right, width);
     g.fillStyle = hatched(g);
     g.fillRect(a, row.top, b - a, BAR - 1);
@@ -372,30 +376,30 @@ function paintLinks(g) {
 }
 
 function paintMap() {
-  const g = map.getContext("2d"), high = 46, scale = width / total;
+  const g = map.getContext("2d"), high = 46, scale = (width - gutter) / total;
   g.clearRect(0, 0, width, high);
   const each = Math.max(1, (high - 8) / Math.max(1, rows.length));
   rows.forEach((row, n) => {
     const s = row.strips[0];
     if (!s) return;
-    for (let px = 0; px < width; px += 2) {
+    for (let px = 0; px < width - gutter; px += 2) {
       const a = startAtLeast(s, px / scale), b = startAtLeast(s, (px + 2) / scale), inside = b > a ? b : a;
       let share = (s.busy[inside - s.first] - s.busy[a - s.first]) * scale / 2;
       if (a > s.first && end(spans, a - 1) > px / scale) share += (Math.min(end(spans, a - 1), (px + 2) / scale) - px / scale) * scale / 2;
       if (share <= 0) continue;
       g.globalAlpha = Math.min(1, 0.2 + 0.8 * share);
       g.fillStyle = colours.c1;
-      g.fillRect(px, 4 + n * each, 2, Math.max(1, each - 1));
+      g.fillRect(gutter + px, 4 + n * each, 2, Math.max(1, each - 1));
     }
   });
   g.globalAlpha = 1;
   g.fillStyle = colours.paper;
   g.globalAlpha = 0.65;
-  g.fillRect(0, 0, from * scale, high);
-  g.fillRect(until * scale, 0, width, high);
+  g.fillRect(gutter, 0, from * scale, high);
+  g.fillRect(gutter + until * scale, 0, width, high);
   g.globalAlpha = 1;
   g.strokeStyle = colours.ink;
-  g.strokeRect(from * scale + 0.5, 0.5, Math.max(3, (until - from) * scale - 1), high - 1);
+  g.strokeRect(gutter + from * scale + 0.5, 0.5, Math.max(3, (until - from) * scale - 1), high - 1);
 }
 
 // ---- what is under the pointer
@@ -692,7 +696,7 @@ main.addEventListener("keydown", (event) => {
   if (acts[event.key] && !event.ctrlKey && !event.metaKey) { event.preventDefault(); acts[event.key](); status(); }
 });
 let mapping = false;
-const centre = (event) => { const middle = event.offsetX / width * total, half = (until - from) / 2; show(middle - half, middle + half); };
+const centre = (event) => { const middle = Math.max(0, event.offsetX - gutter) / (width - gutter) * total, half = (until - from) / 2; show(middle - half, middle + half); };
 map.addEventListener("pointerdown", (event) => { mapping = true; map.setPointerCapture(event.pointerId); centre(event); });
 map.addEventListener("pointermove", (event) => { if (mapping) centre(event); });
 map.addEventListener("pointerup", () => { mapping = false; });
