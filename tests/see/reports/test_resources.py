@@ -127,7 +127,7 @@ def test_int8_is_told_in_operations_and_only_where_the_first_arm_has_some() -> N
 
 def test_a_profile_says_what_its_ceiling_and_its_difference_leave_out(full: Report) -> None:
     told = " ".join(str(section(full, "profile")).split())
-    assert "is counted as one operation and costs many" in told
+    assert "are counted as one operation and take many" in told
     assert "of one profile each and may be due to the load of the machine" in told
     alone = report(FEW, profile=made_report.profile())
     assert "of one profile each" not in " ".join(str(section(alone, "profile")).split())

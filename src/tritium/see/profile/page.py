@@ -144,12 +144,14 @@ def op_table(operations: Sequence[OpRow], top: int, whole: str) -> Table | None:
         footnotes.append(f"{len(hidden)} more, {rest} of the time; --top shows more, the file holds all.")
     if any(r.overstated for r in operations[:top]):
         footnotes.append(f">100 %: {OVERSTATED}.")
-    if any(
-        TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)) and r.ceiling_share is not None
-        for r in operations[:top]
-    ):
+    if any(is_transcendental(r) and r.ceiling_share is not None for r in operations[:top]):
         footnotes.append(UNCOUNTED)
     return Table("", HEADS, tuple(_cells(r) for r in operations[:top]), frozenset(HEADS[1:12]), tuple(footnotes))
+
+
+def is_transcendental(r: OpRow) -> bool:
+    """Return True if an operation, or one of a fusion group, counts as one and takes many."""
+    return bool(TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)))
 
 
 def _cells(r: OpRow) -> tuple[str, ...]:

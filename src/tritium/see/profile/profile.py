@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -38,6 +38,7 @@ from tritium.see.profile.critical import CriticalPath
 from tritium.see.profile.hotspots import Bottlenecks
 from tritium.see.profile.op_table import By, OpRow
 from tritium.see.profile.roofline import Roofline
+from tritium.see.timelines.merge import merge
 from tritium.see.trace import chrome, folded, sampler, spans, speedscope, tree
 from tritium.see.trace.timeline import Column, Timeline, ordered
 from tritium.see.trace.tree import Node
@@ -185,8 +186,11 @@ class Recording(Profile):
         self._after = ExitStack()
         self._halting = threading.Lock()
 
-    def start(self, *, alone: bool = True) -> Recording:
-        """Begin to record. alone=False: even while a profile of the program itself is recorded."""
+    def start(self, *, alone: bool = True, launcher: sampler.Launcher | None = None) -> Recording:
+        """Begin to record. alone=False: even while a profile of the program itself is recorded.
+
+        `launcher`: what runs the program; its frames are left out of the sampled stacks.
+        """
         global _current
         with _one_at_a_time:
             if alone and _current is not None:
@@ -199,21 +203,21 @@ class Recording(Profile):
             if alone:
                 _current = self
         try:
-            self._begin()
+            self._begin(launcher)
         except BaseException:
             self._after.close()
             self._state = "failed"
             raise
         return self
 
-    def _begin(self) -> None:
+    def _begin(self, launcher: sampler.Launcher | None) -> None:
         self._after.callback(self._forget)
         self._threads = get_num_threads()
         self._cost, self._scope_cost = recording.event_cost_ns(), recording.scope_cost_ns()
         self._beside = sampler.BackgroundSampler(
             stacks_ns=self._stacks_ns, counters_ns=self._counters_ns, at_limit=self._reach_limit,
             read=sampler.gauges(**self._gauges) if self._counters_ns else (),
-            limit_ns=None if self._limit_s is None else int(self._limit_s * 1e9),
+            limit_ns=None if self._limit_s is None else int(self._limit_s * 1e9), launcher=launcher,
         )  # fmt: skip
         if self._nvtx:
             from tritium.see.trace import nvtx
@@ -221,7 +225,7 @@ class Recording(Profile):
             self._after.enter_context(nvtx.ranges(True))
         self._after.callback(self._beside.stop)
         self._after.callback(self._halt)  # registered last, so called first
-        self._utc = utc_now()
+        self._utc, self._utc_ns = utc_now(), time.time_ns()
         self._state = "recording"
         self._began_ns = time.perf_counter_ns()
         self._recorder.start()
@@ -315,7 +319,7 @@ class Recording(Profile):
             samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of, self._ended_ns),
             dropped=self._recorder.dropped, event_cost_ns=self._cost, environment=self._environment(),
             notes=tuple(self._collect_notes(beside, left, crossed)), apart=len(lanes) - real,
-            scope_cost_ns=self._scope_cost, after=spans.renumber(spans.handovers(recorded), first),
+            scope_cost_ns=self._scope_cost, began_ns=self._utc_ns, after=spans.renumber(spans.handovers(recorded), first),
         )  # fmt: skip
 
     def _environment(self) -> Environment:
@@ -422,6 +426,12 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     return Profile(profile_file.load(path))
 
 
+@checked
+def merge_profiles(profiles: Sequence[Profile], name: str = "") -> Profile:
+    """Return one profile with the lanes of several processes that ran at the same time, on one clock."""
+    return Profile(merge([p.timeline for p in profiles], name))
+
+
 class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
     """A timer: `with tt.timed("x") as t:` … then t.seconds. Needs no profile; inside one it is a scope of that name."""
 
@@ -471,9 +481,8 @@ def _folded(p: Profile, path: Path) -> Path:
 
 
 def _flame(p: Profile, path: Path) -> Path:
-    from tritium.see.trace import flame
-
     from tritium.see.profile.sections import wholes
+    from tritium.see.trace import flame
 
     root = p.tree()
     return files.write_text(path, flame.svg(root, p.name or "profile", wholes=wholes(p.timeline, root)))

@@ -5,12 +5,12 @@ Knows nothing of HTML or of how a profile is recorded. Every share names what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tritium.perf.amounts import bytes_text, many, rate_text, seconds_text
+from tritium.perf.amounts import many, rate_text, seconds_text
 from tritium.perf.tables.table import NONE
 from tritium.see.charts import charts
 from tritium.see.profile import critical, page, roofline
@@ -33,11 +33,24 @@ OPS = 200  # rows of a table
 WAITS = 40
 SPOTS = 10
 NODES = 12  # of a flame graph as text
-NO_CALLS = "no operation was called"
 KINDS = {
     "item": "waits for an item", "room": "waits for room", "wake": "handover", "launch": "waits for a call",
     "python": "by the samples", "unknown": "no evidence",
 }  # fmt: skip
+TITLES = {
+    "operations": "Operations", "hotspots": "Hotspots", "bounds": "What bounds it", "critical": "Critical path",
+    "gaps": "Gaps", "calls": "Call tree", "stacks": "Python stacks", "roofline": "Roofline", "counters": "Counters",
+    "notes": "Notes",
+}  # fmt: skip
+LEDES = {
+    "operations": "Shares are own time, of {whole}.",
+    "hotspots": "By what could be gained: the share of the run that would be saved at the ceiling.",
+    "bounds": "Shares are of {whole}.",
+    "critical": "The longest chain of work that waited for each other; its parts are shares of the path.",
+    "gaps": "Times without a span between two spans of a lane, and what was waited for.",
+    "calls": "Width is time in spans; a tooltip has the share of the run too.",
+    "stacks": "Samples at their true times: each counts as the time since the one before.",
+}
 
 
 def html(p: Profile) -> str:
@@ -55,29 +68,28 @@ def sections(p: Profile) -> tuple[Section, ...]:
     every = (
         Section("profile", "Profile", (_banner(p),)),
         Section("timeline", "Timeline", (_timeline(t, gaps),), lede),
-        *parts(p, gaps),
+        *parts(p, gaps, beside_timeline=True),
         Section("environment", "Environment", () if t.environment is None else tuple(machine(t.environment))),
     )
     return tuple(s for s in every if s.blocks)
 
 
-def parts(p: Profile, gaps: Sequence[Gap] | None = None) -> tuple[Section, ...]:
-    """Return what the terminal shows, as sections; a report has them below its own heading."""
+def parts(p: Profile, gaps: Sequence[Gap] | None = None, *, beside_timeline: bool = False) -> tuple[Section, ...]:
+    """Return what the terminal shows, as sections; a report has them below its own heading.
+
+    `beside_timeline`: the page has a timeline, to which gaps lead.
+    """
     t = p.timeline
     waits = sum_gaps(find_gaps(t) if gaps is None else gaps)
-    whole = page.whole_text(t)
+    blocks: dict[str, Iterable[Block]] = {
+        "operations": _operations(p), "hotspots": _hotspots(p), "bounds": [_listed(p.bottlenecks().lines(brief=True))],
+        "critical": _critical(p), "gaps": _gaps(t, waits, beside_timeline), "calls": _calls(p), "stacks": _stacks(t),
+        "roofline": _roofline(p), "counters": _counters(t), "notes": [_listed(t.notes)] if t.notes else [],
+    }  # fmt: skip
     every = (
-        Section("operations", "Operations", tuple(_operations(p)), f"Shares are own time, of {whole}."),
-        Section("hotspots", "Hotspots", tuple(_hotspots(p)), "By what could be gained: the share of the run that would be saved at the ceiling."),
-        Section("bounds", "What bounds it", (_listed(p.bottlenecks().lines(brief=True)),), f"Shares are of {whole}."),
-        Section("critical", "Critical path", tuple(_critical(p)), "The longest chain of work that waited for each other; its parts are shares of the path."),
-        Section("gaps", "Gaps", tuple(_gaps(t, waits)), "Times without a span between two spans of a lane, and what was waited for."),
-        Section("calls", "Call tree", tuple(_calls(p)), "Width is time in spans; a tooltip has the share of the run too."),
-        Section("stacks", "Python stacks", tuple(_stacks(t)), "Samples at their true times: each counts as the time since the one before."),
-        Section("roofline", "Roofline", tuple(_roofline(p))),
-        Section("counters", "Counters", tuple(_counters(t))),
-        Section("notes", "Notes", (_listed(t.notes),) if t.notes else ()),
-    )  # fmt: skip
+        Section(name, TITLES[name], tuple(part), LEDES.get(name, "").format(whole=page.whole_text(t)))
+        for name, part in blocks.items()
+    )
     return tuple(s for s in every if s.blocks)
 
 
@@ -120,7 +132,7 @@ def _operations(p: Profile) -> Iterator[Block]:
         yield Fold("By shape", (_grid(p, shapes, "Kernels and shapes"),))
     if scopes := p.scopes():
         yield Fold("Scopes and compiled programs", (_grid(p, scopes, "Scopes"),))
-    if any(page.TRANSCENDENTAL.intersection(r.name.split()) and r.ceiling_share is not None for r in rows):
+    if any(page.is_transcendental(r) for r in rows):
         yield Line(page.UNCOUNTED, "quiet")
 
 
@@ -170,25 +182,32 @@ def _critical(p: Profile) -> Iterator[Block]:
         yield Line(path.lines()[-1], "unsure")
 
 
-def _gaps(t: Timeline, waits: Sequence[Wait]) -> Iterator[Block]:
+def _gaps(t: Timeline, waits: Sequence[Wait], beside_timeline: bool) -> Iterator[Block]:
     if not waits:
         return
-    rows = tuple(
-        (
-            Cell(t.lanes[w.lane]), Cell(KINDS[w.kind], "unsure" if w.kind == "unknown" else ""), Cell(w.reason),
-            Cell(f"{w.count:,}", sort=float(w.count)), Cell(seconds_text(w.total_ns * 1e-9), sort=float(w.total_ns)),
-            Cell(percent(w.total_ns / max(1, t.elapsed_total_ns)), sort=float(w.total_ns)),
-            Cell(seconds_text(w.longest.elapsed_ns * 1e-9), sort=float(w.longest.elapsed_ns), link=_shown(t, w.longest)),
-        )
-        for w in waits[:WAITS]
-    )  # fmt: skip
+    rows = tuple(_wait_cells(t, w, beside_timeline) for w in waits[:WAITS])
     heads = ("lane", "kind", "reason", "gaps", "time", "of the run", "longest")
-    yield Grid(heads, rows, frozenset(heads[3:]), "Gaps by lane and reason; the longest leads to the timeline")
+    yield Grid(
+        heads,
+        rows,
+        frozenset(heads[3:]),
+        "Gaps by lane and reason" + "; the longest leads to the timeline" * beside_timeline,
+    )
     if len(waits) > WAITS:
         rest = sum(w.total_ns for w in waits[WAITS:])
         yield Line(f"{len(waits) - WAITS} more reasons: {seconds_text(rest * 1e-9)}.", "quiet")
     if t.samples is None and any(w.kind == "unknown" for w in waits):
         yield Line(gap_lines(t, waits)[-1], "quiet")
+
+
+def _wait_cells(t: Timeline, w: Wait, beside_timeline: bool) -> tuple[Cell, ...]:
+    longest_ns, link = w.longest.elapsed_ns, _shown(t, w.longest) if beside_timeline else ""
+    return (
+        Cell(t.lanes[w.lane]), Cell(KINDS[w.kind], "unsure" if w.kind == "unknown" else ""), Cell(w.reason),
+        Cell(f"{w.count:,}", sort=float(w.count)), Cell(seconds_text(w.total_ns * 1e-9), sort=float(w.total_ns)),
+        Cell(percent(w.total_ns / max(1, t.elapsed_total_ns)), sort=float(w.total_ns)),
+        Cell(seconds_text(longest_ns * 1e-9), sort=float(longest_ns), link=link),
+    )  # fmt: skip
 
 
 def _shown(t: Timeline, gap: Gap) -> str:

@@ -27,19 +27,14 @@ if TYPE_CHECKING:
     from tritium.perf.store.trends import Trend
     from tritium.see.memory.file import Memory
     from tritium.see.memory.records import Allocation
-    from tritium.see.profile.profile import Profile
     from tritium.see.trace.flame_diff import Change
-    from tritium.see.trace.tree import Node
 
 TRENDS = 12  # charts of histories; the table has all
-OPS = 15
+OPS = 15  # changes that are listed
+SHOWN = ("calls", "operations")  # parts of a profile that are open; the others are folded
 SITES = 10
 HOLDERS = 5  # operations with a colour of their own; with the three sums, all eight colours
 LEAST_POINTS = 2
-ONE_OPERATION = (
-    "An exp, a log or a tanh is counted as one operation and costs many: ops that use them (softmax, exp) are nearer to "
-    "their ceiling than shown."
-)
 ONE_EACH = (
     "The changes below are of one profile each and may be due to the load of the machine. tritium profile diff with "
     "--also-before and --also-after separates differences of versions from noise."
@@ -322,7 +317,10 @@ def _roof_row(run: Run, inputs: Inputs) -> tuple[Cell, ...]:
 
 
 def profile(inputs: Inputs) -> Section:
-    """Return the section of a profile: operations, hotspots, flame graph; and the difference to an earlier one."""
+    """Return the section of a profile: all that a terminal shows; and the difference to an earlier one.
+
+    The timeline is on the profile's own page: tritium profile show FILE --output profile.html.
+    """
     current = inputs.profile
     if current is None:
         reason_text = (
@@ -331,14 +329,15 @@ def profile(inputs: Inputs) -> Section:
         return absent("profile", "Profile", reason_text)
     from tritium.see.trace import flame, flame_diff  # needed for a profile only
 
-    tree = current.tree()
-    title = current.timeline.name or "profile"
-    lines = _longest_nodes(tree)
-    blocks: list[Block] = [
-        Drawing("flame", f"Flame graph of {title}", flame.inline(tree), lines, flame.svg(tree, title)),
-        _ops(current),
-        Line(ONE_OPERATION, "quiet"),
+    parts = {part.id: part for part in current.parts()}
+    blocks: list[Block] = []
+    for name in SHOWN:
+        if (part := parts.pop(name, None)) is not None:
+            blocks += [Line(part.lede, "quiet"), *part.blocks]
+    blocks += [
+        Fold(part.title, (*([Line(part.lede, "quiet")] if part.lede else []), *part.blocks)) for part in parts.values()
     ]
+    tree, title = current.tree(), current.timeline.name or "profile"
     if inputs.before is not None:
         blocks.append(Line(ONE_EACH, "unsure"))
         earlier = inputs.before.tree()
@@ -348,38 +347,10 @@ def profile(inputs: Inputs) -> Section:
     return Section("profile", "Profile", tuple(blocks))
 
 
-def _longest_nodes(tree: Node, most: int = 12) -> tuple[str, ...]:
-    """Return the nodes of a call tree with the longest own times, as text."""
-    rows = sorted(tree.walk(), key=lambda item: -item[1].own_ns)[:most]
-    total_ns = max(tree.total_ns, 1)
-    return tuple(
-        f"{' › '.join(path)}: {seconds_text(node.own_ns / 1e9)} ({percent(node.own_ns / total_ns)})"
-        for path, node in rows
-        if node.own_ns
-    )
-
-
 def _change(c: Change) -> str:
     times = "" if c.ratio is None else f", ×{c.ratio:.2f}"
     sign = "+" if c.delta > 0 else "−"
     return f"{c.name}: {sign}{seconds_text(abs(c.delta) / 1e9)} ({seconds_text(c.before / 1e9)} → {seconds_text(c.after / 1e9)}{times})"
-
-
-def _ops(recorded: Profile) -> Grid:
-    rows = []
-    for row in list(recorded.ops())[:OPS]:
-        ceiling_text = "" if row.ceiling_share is None else percent(row.ceiling_share)
-        rows.append((
-            Cell(row.name, tip=f"{row.kernel} on {row.device}"), Cell(f"{row.count:,}", sort=float(row.count)),
-            Cell(seconds_text(row.total_ns / 1e9), sort=float(row.total_ns)), Cell(seconds_text(row.own_ns / 1e9), sort=float(row.own_ns)),
-            Cell(percent(row.share, 1), sort=row.share), Cell(seconds_text(row.p50_ns / 1e9), sort=float(row.p50_ns)),
-            Cell(row.bound or NONE), Cell(ceiling_text or NONE, sort=row.ceiling_share),
-            Cell(NONE if row.score is None else f"{row.score:.0f}", sort=row.score, tip=row.why),
-        ))  # fmt: skip
-    heads = ("operation", "calls", "total", "own", "of profile", "median", "bound by", "of ceiling", "score")
-    return Grid(
-        heads, tuple(rows), frozenset(h for h in heads if h not in ("operation", "bound by")), "Operations by time"
-    )
 
 
 # ---- a tracked run

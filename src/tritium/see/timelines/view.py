@@ -17,6 +17,7 @@ from tritium.see.trace import flame_look
 from tritium.see.trace.timeline import Timeline
 
 START = 'for (const view of document.querySelectorAll(".tl")) timelineView(view);'
+NO_SCRIPT = "The timeline needs script; a picture without: tritium profile show FILE --output x.timeline.svg"
 TOOLS = (
     ("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("all", "All", "Show everything"),
     ("range", "Range", "Select a range of time and sum it"), ("previous", "‹", "Previous match"), ("next", "›", "Next match"),
@@ -40,15 +41,15 @@ def block(t: Timeline, gaps: Sequence[Gap], path: Iterable[tuple[int, int, int]]
         f'<button type="button" data-act="{act}" aria-label="{name}" title="{name}"{_pressed(act)}>{sign}</button>'
         for act, sign, name in TOOLS
     )
+    label = "Timeline: a row for each thread and device. Arrow keys move, plus and minus zoom, 0 shows all."
     body = script_json(packed(content(t, gaps, path)))
     sampled = '<span><i class="sample"></i>sampled Python stacks</span>' if t.samples is not None else ""
     html = f"""<div class="tl">
 <div class="tl-tools" hidden><input type="search" placeholder="Find spans" aria-label="Find spans by name, kernel or shape" autocomplete="off"
  spellcheck="false">{buttons}<span class="tl-state" role="status"></span></div>
-<noscript><p class="quiet">The timeline needs script; .timeline.svg is a picture without: tritium profile show FILE --output x.timeline.svg</p></noscript>
+<noscript><p class="quiet">{NO_SCRIPT}</p></noscript>
 <canvas class="tl-map" height="46" aria-hidden="true"></canvas>
-<div class="tl-box"><canvas class="tl-main" tabindex="0" role="img"
- aria-label="Timeline: a row for each thread and device. Arrow keys move, plus and minus zoom, 0 shows all."></canvas><div class="tl-space"></div></div>
+<div class="tl-box"><canvas class="tl-main" tabindex="0" role="img" aria-label="{label}"></canvas><div class="tl-space"></div></div>
 <div class="tl-key"><span><i class="path"></i>critical path</span><span><i class="gap"></i>gap between spans</span>{sampled}</div>
 <div class="tl-panel" role="region" aria-label="Details of the selection" aria-live="polite"></div>
 <script type="application/json">{body}</script>
