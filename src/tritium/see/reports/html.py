@@ -43,6 +43,8 @@ WIDE, HIGH = 220, 18  # px of a span's drawing
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 STEPS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 RANGE = re.compile(r"\(?[\d.]+…[\d.]+\)?", re.ASCII)
+WIDE_TABLE = 5  # columns: a narrow screen shows the rows of such a table as blocks, each cell with its head
+EMPTY = ("", "-")
 ENDS = 100.0  # ratios beyond it are drawn at the edge
 
 
@@ -97,6 +99,7 @@ def page(
 <a class="skip" href="#main">Skip to the report</a>
 <header class="bar">
 <a class="brand" href="{attribute(home)}">{LOGO}<span>Tritium</span></a>
+<details class="menu"><summary>Contents</summary><nav aria-label="Contents, as a menu"><ol>{toc}</ol></nav></details>
 <div class="tools" hidden>
 <input id="filter" type="search" placeholder="Filter {noun}s" aria-label="Filter {noun}s by name" autocomplete="off" spellcheck="false"
  data-noun="{noun}">
@@ -272,10 +275,12 @@ def _grid(grid: Grid) -> str:
         for i, head in enumerate(grid.heads)
     )
     right = [head in grid.right for head in grid.heads]
-    rows = "\n".join(_row(row, right, scale) for row in grid.rows)
+    wide = len(grid.heads) >= WIDE_TABLE and not spans
+    labels = grid.heads if wide else ("",) * len(grid.heads)
+    rows = "\n".join(_row(row, right, scale, labels) for row in grid.rows)
     label = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
-    kind = _class("grid", "filtered" if grid.filtered else "", "spans" if spans else "")
+    kind = _class("grid", "filtered" if grid.filtered else "", "spans" if spans else "", "wide" if wide else "")
     return (
         f'<div class="scroll" role="region"{label} tabindex="0"><table{kind}>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
@@ -287,12 +292,14 @@ def _class(*names: str) -> str:
     return f' class="{classes}"' if classes else ""
 
 
-def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach) -> str:
-    return "<tr>" + "".join(_cell(c, i == 0, right[i], scale) for i, c in enumerate(row)) + "</tr>"
+def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach, labels: Sequence[str]) -> str:
+    return "<tr>" + "".join(_cell(c, i == 0, right[i], scale, labels[i]) for i, c in enumerate(row)) + "</tr>"
 
 
-def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
+def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str:
+    """Return a cell; `label`: the head of its column, which a narrow screen shows beside it."""
     classes = ["r" if right else "", "" if cell.badge else cell.tone, "plot" if cell.span is not None else ""]
+    classes.append("no" if label and cell.text in EMPTY else "")
     if cell.heat is not None:
         classes.append(f"h{round(6 * cell.heat)}")
     sort = "" if cell.sort is None or not math.isfinite(cell.sort) else f' data-s="{cell.sort:.6g}"'
@@ -306,9 +313,10 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
         target = f"#{attribute(cell.link)}" if cell.link else attribute(cell.page)
         inner = f'<a href="{target}">{inner}</a>'
     class_attribute = _class(*classes)
-    return (
-        f'<th scope="row"{class_attribute}>{inner}</th>' if first else f"<td{class_attribute}{sort}{tip}>{inner}</td>"
-    )
+    named = f' data-h="{attribute(label)}"' if label else ""
+    if first:
+        return f'<th scope="row"{class_attribute}>{inner}</th>'
+    return f"<td{class_attribute}{sort}{tip}{named}>{inner}</td>"
 
 
 Reach = tuple[float, float]

@@ -4,6 +4,7 @@ async function timelineView(root) {
 "use strict";
 const one = (query) => root.querySelector(query);
 const [map, main, box, space, state, panel] = [".tl-map", ".tl-main", ".tl-box", ".tl-space", ".tl-state", ".tl-panel"].map(one);
+const FONT = "12px system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',Arial,sans-serif";
 const BAR = 17, STRIP = 7, PATH = 5, GAP = 10, COUNTER = 42, AXIS = 22, LABEL = 15;
 
 // ---- the columns
@@ -131,7 +132,9 @@ function recall() {
 // ---- layout: the y of every row; names stand beside the rows, or above them where it is narrow
 function layout() {
   width = box.clientWidth;
-  gutter = width > 640 ? 150 : 0;
+  const pen = main.getContext("2d");
+  pen.font = FONT;
+  gutter = width > 640 ? Math.min(230, Math.max(120, ...rows.map((row) => pen.measureText(row.name).width + 34))) : 0;
   let y = AXIS;
   for (const row of rows) {
     row.y = y;
@@ -310,7 +313,7 @@ function paint() {
   const g = main.getContext("2d"), offset = box.scrollTop, high = parseFloat(main.style.height) || height;
   g.save();
   g.clearRect(0, 0, width, high);
-  g.font = "12px system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',Arial,sans-serif";
+  g.font = FONT;
   g.lineWidth = 1;
   g.translate(0, -offset);
   const by = step(until - from, width - gutter);
