@@ -44,6 +44,7 @@ TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 STEPS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 RANGE = re.compile(r"\(?[\d.]+…[\d.]+\)?", re.ASCII)
 WIDE_TABLE = 5  # columns: a narrow screen shows the rows of such a table as blocks, each cell with its head
+MANY = 10  # columns: the table is set tighter
 EMPTY = ("", "-")
 ENDS = 100.0  # ratios beyond it are drawn at the edge
 
@@ -280,7 +281,13 @@ def _grid(grid: Grid) -> str:
     rows = "\n".join(_row(row, right, scale, labels) for row in grid.rows)
     label = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
-    kind = _class("grid", "filtered" if grid.filtered else "", "spans" if spans else "", "wide" if wide else "")
+    kind = _class(
+        "grid",
+        "filtered" if grid.filtered else "",
+        "spans" if spans else "",
+        "wide" if wide else "",
+        "many" if len(grid.heads) >= MANY else "",
+    )
     return (
         f'<div class="scroll" role="region"{label} tabindex="0"><table{kind}>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"

@@ -164,7 +164,9 @@ def _accuracy(inputs: Inputs) -> Iterable[Picture]:
     bars = tuple(charts.Bar(scheme, float(run.facts["sqnr dB"])) for scheme, run in measured.items())
     if bars:
         subtitle = "SQNR, signal to quantisation noise; more is better"
-        yield Picture("sqnr", charts.Bars("Accuracy of each scheme", bars, "dB", subtitle=subtitle))
+        yield Picture(
+            "sqnr", charts.Bars("Accuracy of each scheme", bars, "dB", subtitle=subtitle, better="more is better")
+        )
 
 
 # ---- history
