@@ -28,7 +28,7 @@ CALLS = 3  # of a workload
     multiple=True,
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write everything (.json) or the events (.csv); repeatable.",
+    help="Write a page (.html), everything (.json) or the events (.csv); repeatable.",
 )
 @click.option("--capacity", type=click.IntRange(1), default=100_000, show_default=True, help="Events the log holds.")
 @click.option("--leaks", is_flag=True, help="Exit code 1 if tensors outlive a script that succeeded.")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.arguments import read_duration
-from tritium.cli.target import check_folders, check_outputs, make_workload, run_target
+from tritium.cli.target import OURS, check_folders, check_outputs, make_workload, run_target
 from tritium.cli.text import echo, json_option, print_json, say, shown
 from tritium.errors import TritiumError, nearest
 from tritium.recording import scope
@@ -34,7 +34,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 NEW = click.Path(dir_okay=False)
 KINDS = ("chrome", "speedscope", "flame", "folded")  # formats with an option of their own
 LEAST_CALLS = 3  # of a workload
-OUTPUT_HELP = "Write a file, by suffix (.json.gz, .csv, .md, .svg …); repeatable. Default: profile.json."
+OUTPUT_HELP = "Write a file, by suffix (.html, .json.gz, .csv, .svg …); repeatable. Default: profile.json."
 
 
 @dataclass(frozen=True)
@@ -164,13 +164,15 @@ def _workload(options: ProfileOptions) -> Program:
 def profiled(program: Program, options: ProfileOptions, name: str, script: str | None = None) -> None:
     """Run, write, print; then end as the program ended. A copy that it forked ends without a word: the profile is ours."""
     from tritium.see.profile.profile import profile as recording
+    from tritium.see.trace.sampler import Launcher
 
     outputs = _outputs(options, script)
     p = recording(
         Path(name).name, stacks=options.stacks, limit=options.limit, capacity=options.capacity, nvtx=options.nvtx
     )
     here = os.getpid()
-    p.start(alone=False)  # the program may profile itself too
+    launcher = Launcher(profiled.__code__, frozenset((__file__, *OURS)))
+    p.start(alone=False, launcher=launcher)  # the program may profile itself too
     try:
         code = program()
     finally:
@@ -230,17 +232,20 @@ def _print(p: Profile, to: str, top: int) -> None:
 
 
 @profile.command()
-@click.argument("file", type=FILE)
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
 @click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="Output format.")
 @json_option("Print JSON: --format json.", "to")
 @click.option("--output", multiple=True, type=NEW, metavar="FILE", help="Write a file instead, by suffix; repeatable.")
-def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
-    """Show a saved profile or convert it."""
-    from tritium.see.profile.profile import load_profile
+def show(files: tuple[str, ...], top: int, to: str, output: tuple[str, ...]) -> None:
+    """Show a saved profile or convert it.
 
-    check_outputs(output, inputs=[file])
-    loaded = load_profile(file)
+    Several files are the processes of one run, on one clock.
+    """
+    from tritium.see.profile.profile import load_profile, merge_profiles
+
+    check_outputs(output, inputs=files)
+    loaded = merge_profiles([load_profile(file) for file in files])
     for path in output:
         echo(f"written: {shown(str(loaded.export(path)))}")
     if not output:

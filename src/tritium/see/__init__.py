@@ -27,7 +27,7 @@ _NAMES = {
     "generate_memory_analysis generate_performance_analysis",
     "trace.timeline": "Timeline What",
     "profile.hotspots": "BottleneckAnalyzer",
-    "profile.profile": "Profile load_profile start_session stop_session",
+    "profile.profile": "Profile load_profile merge_profiles start_session stop_session",
     "profile.attribution": "attribute attributed",
     "profile.diff": "diff",
 }

@@ -24,6 +24,6 @@ def test_the_transcendental_ops_are_those_of_the_table() -> None:
     ("name", "noted"), [("pow", True), ("fused: add, exp", True), ("sqrt", False), ("power", False)]
 )
 def test_the_note_on_uncounted_work_is_about_transcendental_ops(name: str, noted: bool) -> None:
-    table = op_table([a_row(name)], 5)
+    table = op_table([a_row(name)], 5, "the run")
     assert table is not None
     assert (UNCOUNTED in table.below) is noted

@@ -14,7 +14,7 @@ from tritium.see.charts import layout, svg
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, log, quantity
 from tritium.see.charts.svg import series
 
-FAR = 50.0  # amounts farther apart than this are dots on a log axis
+FAR = 10.0  # amounts farther apart than this are dots on a log axis: the least would be a tenth of the width
 NO_NUMBER = "not a number"
 Placed = tuple[int, "Bar"]
 
@@ -43,6 +43,7 @@ class Bars:
     unit: str
     subtitle: str = ""
     note: str = ""
+    better: str = "less is better"
 
 
 def draw(chart: Bars, width: float) -> svg.Drawing:
@@ -54,7 +55,8 @@ def draw(chart: Bars, width: float) -> svg.Drawing:
     groups = list(dict.fromkeys(r.group for r in chart.rows))
     figures = [_figure(r, chart.unit) for r in visible]
     f = layout.frame(width, (r.name for r in visible), figures, several=any(len(b) > 1 for b in blocks))
-    keys, top = layout.key(0, 12, width, groups, layout.swatch)
+    measured = {r.group for r in chart.rows if not _why(r)}
+    keys, top = layout.key(0, 12, width, groups, layout.swatch, measured)
     parts = [keys]
     if blocks:
         scale = _scale(chart, visible, f)
@@ -121,9 +123,7 @@ def _scale(chart: Bars, visible: Sequence[Bar], f: layout.Frame) -> Scale:
 
 
 def _caption(chart: Bars, scale: Scale) -> str:
-    return " · ".join(
-        part for part in (quantity(chart.unit), "log scale" if scale.log else "", "less is better") if part
-    )
+    return " · ".join(part for part in (quantity(chart.unit), "log scale" if scale.log else "", chart.better) if part)
 
 
 def _block(

@@ -5,6 +5,7 @@ Knows nothing of runs. Outliers are drawn at the edge and counted there, so that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,8 @@ import numpy as np
 
 from tritium.perf.tables.table import Table
 from tritium.see.charts import layout, svg
-from tritium.see.charts.bars import interval_text
-from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, quantity
+from tritium.see.charts.bars import FAR, interval_text
+from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, log, quantity
 from tritium.see.charts.svg import series
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -55,10 +56,16 @@ def draw(chart: Distribution, width: float) -> svg.Drawing:
         reasons = "; ".join(dict.fromkeys(s.absent for s in chart.strips if s.absent))
         return layout.empty(width, reasons or "no samples")
     low, high = _fences(samples)
-    keys, top = layout.key(0, 12, width, [s.name for s in chart.strips], layout.swatch)
+    drawn = {s.name for s, v in zip(chart.strips, samples, strict=True) if len(v)}
+    keys, top = layout.key(0, 12, width, [s.name for s in chart.strips], layout.swatch, drawn)
     top += 8
     bottom = top + (118.0 if width < layout.NARROW else 180.0)
-    y = linear([low, high], bottom, top, count=3, unit=chart.unit, zero=False)
+    wide = low > 0 and high / low > FAR
+    y = (
+        log([low, high], bottom, top, count=3, unit=chart.unit)
+        if wide
+        else linear([low, high], bottom, top, count=3, unit=chart.unit, zero=False)
+    )
     left = layout.margin(y, chart.unit)
     side = SIDE * width
     p = layout.Plot(left, width - side - 10, top, bottom)
@@ -107,20 +114,25 @@ def _dots(values: Floats, p: layout.Plot, y: Scale, colour: int) -> str:
 
 
 def _density(values: Floats, y: Scale) -> tuple[Floats, Floats]:
-    """Return points of the axis and the density of the samples there (Gaussian, Silverman's bandwidth)."""
+    """Return points of the axis and the density of the samples there (Gaussian, Silverman's bandwidth).
+
+    On a log axis it is the density of the logarithms, so that the area on the axis is the share of the samples.
+    """
     inside = values[(values >= y.low) & (values <= y.high)]
+    bottom, top = (math.log(y.low), math.log(y.high)) if y.log else (y.low, y.high)
+    inside = np.log(inside) if y.log else inside
     none = np.zeros(0)
     if len(inside) < 4:
         return none, none
     q1, q3 = np.quantile(inside, (0.25, 0.75))
     deviation = float(inside.std())
     spread = min(deviation, float(q3 - q1) / 1.34) or deviation
-    bandwidth = max(0.9 * spread * len(inside) ** -0.2, (y.high - y.low) / 120)
-    grid = np.linspace(max(y.low, inside.min() - 2.5 * bandwidth), min(y.high, inside.max() + 2.5 * bandwidth), LEVELS)
+    bandwidth = max(0.9 * spread * len(inside) ** -0.2, (top - bottom) / 120)
+    grid = np.linspace(max(bottom, inside.min() - 2.5 * bandwidth), min(top, inside.max() + 2.5 * bandwidth), LEVELS)
     total = np.zeros(LEVELS)
     for chunk in np.array_split(inside, max(len(inside) // 4096, 1)):
         total += np.exp(-0.5 * ((grid[:, None] - chunk[None, :]) / bandwidth) ** 2).sum(1)
-    return grid, total / (len(inside) * bandwidth)
+    return np.exp(grid) if y.log else grid, total / (len(inside) * bandwidth)
 
 
 def _violin(shape: tuple[Floats, Floats], left: float, width: float, tallest: float, y: Scale, colour: int) -> str:

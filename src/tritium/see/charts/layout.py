@@ -7,7 +7,7 @@ has the full width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol, TypeVar
@@ -109,13 +109,18 @@ def caption(f: Frame, y: float, label: str) -> str:
 
 
 def key(
-    x: float, y: float, width: float, names: Sequence[str], shape: Callable[[int, float, float], str]
-) -> tuple[str, float]:
-    """Draw names with their colours in one line or more; return them and their height. Nothing for fewer than two names."""
-    if len(names) < 2:
+    x: float, y: float, width: float, names: Sequence[str], shape: Callable[[int, float, float], str],
+    drawn: Collection[str] | None = None,
+) -> tuple[str, float]:  # fmt: skip
+    """Draw names with their colours in one line or more; return them and their height. Nothing for fewer than two names.
+
+    `drawn`: the names that have data; others have no colour to explain.
+    """
+    shown = [(i, label) for i, label in enumerate(names) if drawn is None or label in drawn]
+    if len(names) < 2 or not shown:
         return "", 0.0
     parts, left, row = [], x, 0
-    for i, label in enumerate(names):
+    for i, label in shown:
         text = svg.fit(label or "(no name)", min(width - 20, 220))
         needed_width = svg.text_width(text) + 34
         if left > x and left + needed_width - 16 > x + width:

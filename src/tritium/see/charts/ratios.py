@@ -146,7 +146,7 @@ def draw_speedup(chart: Speedup, width: float) -> svg.Drawing:
     groups = list(dict.fromkeys(r.group for r in chart.rows))
     figures = [ratio_text(r.value or 0.0) for r in visible if not why(r)]
     f = layout.frame(width, (r.name for r in visible), figures, several=any(len(b) > 1 for b in blocks))
-    keys, top = layout.key(0, 12, width, groups, layout.swatch)
+    keys, top = layout.key(0, 12, width, groups, layout.swatch, {r.group for r in chart.rows if not why(r)})
     parts = [keys]
     if blocks:
         scale = _scale(visible, f)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tritium import escape
 from tritium.errors import ArgumentError, FormatError, SaveError
@@ -20,6 +20,9 @@ from tritium.machine.files import MAX_BYTES, decoded, named, read_bytes, write_b
 from tritium.perf.records.json_io import check_schema, dumps, loads, plain, read
 from tritium.see.memory import page
 from tritium.see.memory.records import Event, Record
+
+if TYPE_CHECKING:
+    from tritium.see.reports.blocks import Block
 
 SCHEMA = 1
 
@@ -31,6 +34,18 @@ class Memory(Record):
     def report(self, top: int = 10) -> str:
         """Return the report for a terminal."""
         return page.text(self, top)
+
+    def html(self) -> str:
+        """Return the page: charts, and all that the report shows; one file that needs no network."""
+        from tritium.see.memory import sections
+
+        return sections.html(self)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Return charts and tables as the blocks of a report's section."""
+        from tritium.see.memory import sections
+
+        return sections.blocks(self)
 
     def _repr_html_(self) -> str:
         return page.html(self)
@@ -62,7 +77,12 @@ def save_events(memory: Memory, path: str | os.PathLike[str]) -> Path:
     return write_text(path, events_csv(memory.events))
 
 
-WRITERS = {".json": save, ".csv": save_events}  # by suffix
+def save_page(memory: Memory, path: str | os.PathLike[str]) -> Path:
+    """Write the page, as HTML."""
+    return write_text(path, memory.html())
+
+
+WRITERS = {".json": save, ".csv": save_events, ".html": save_page}  # by suffix
 
 
 def writer(path: str | os.PathLike[str]) -> Callable[[Memory, str | os.PathLike[str]], Path]:

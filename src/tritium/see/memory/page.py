@@ -19,6 +19,7 @@ from tritium.see.memory.records import Allocation, Record
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 NONE = "-"
+COURSE = "Over time"
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _course(m: Record) -> Lines | None:
         height = max(last, inside.max(initial=last))
         last = inside[-1] if len(inside) else last
         bars += BARS[round((len(BARS) - 1) * (height - least) / (most - least))] if most > least else BARS[0]
-    return Lines("Over time (cpu)", (f"{bytes_text(int(least))} {bars} {bytes_text(int(most))}",))
+    return Lines(f"{COURSE} (cpu)", (f"{bytes_text(int(least))} {bars} {bytes_text(int(most))}",))
 
 
 def _sites(m: Record, top: int) -> Table | None:

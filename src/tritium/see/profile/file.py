@@ -44,6 +44,7 @@ class Header:
     apart: int = 0
     scope_cost_ns: float | None = None
     after: tuple[tuple[int, int], ...] = ()
+    began_ns: int = 0
 
 
 # ---- writing
@@ -51,11 +52,13 @@ class Header:
 
 def dump(t: Timeline) -> str:
     """Return the text of a profile: one column to a line."""
+    if t.samples is not None and t.samples.process is not None:
+        raise SaveError("profiles of several processes are not saved as one; keep their files and show them together.")
     # As it will be read back: an integer in a float field would become other bytes the second time.
     environment = None if t.environment is None else read(Environment, plain(t.environment), "environment")
     header = Header(
         t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, environment, t.notes, t.apart,
-        t.scope_cost_ns, t.after,
+        t.scope_cost_ns, t.after, t.began_ns,
     )  # fmt: skip
     parts = [
         f'"schema": {SCHEMA}',
@@ -129,13 +132,13 @@ def parse(raw: bytes, where: str) -> Timeline:
         header.whats, *spans, header.lanes, header.elapsed_total_ns, header.began, header.name, counters,
         None if samples is None else _read_samples(samples, len(header.lanes), f"{where}: samples"), header.dropped,
         header.event_cost_ns, header.environment, header.notes, header.apart,
-        header.scope_cost_ns, header.after,
+        header.scope_cost_ns, header.after, header.began_ns,
     )  # fmt: skip
 
 
 def _check_header(header: Header, where: str) -> None:
     """Raise FormatError for a number out of range."""
-    counts = [("elapsed_total_ns", header.elapsed_total_ns), ("dropped", header.dropped)]
+    counts = [(name, getattr(header, name)) for name in ("elapsed_total_ns", "dropped", "began_ns")]
     counts += [
         (f"whats[{i}].{f}", getattr(w, f)) for i, w in enumerate(header.whats) for f in ("flops", "read", "written")
     ]

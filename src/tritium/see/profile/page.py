@@ -19,7 +19,8 @@ from tritium.perf.amounts import bytes_text, rate_text, seconds_text
 from tritium.perf.tables.table import NONE, Table
 from tritium.see.profile.critical import critical_path
 from tritium.see.profile.hotspots import bottlenecks, hotspots, percent, score_rows
-from tritium.see.profile.op_table import OVERSTATED, PARTS, OpRow, rows
+from tritium.see.profile.op_table import OVERSTATED, PARTS, OpRow, rows, used_lanes
+from tritium.see.timelines.gaps import find_gaps, gap_lines, sum_gaps
 from tritium.see.trace.timeline import Column, Counter, Timeline
 from tritium.see.trace.tree import Node, tree
 
@@ -35,7 +36,7 @@ Sections = list[tuple[str, list[str]]]
 def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
     """Return the page for a terminal, the most important first. `table`: scored operations; `own`: own times of the spans."""
     parts = [head(t)]
-    if operations := op_table(table, top):
+    if operations := op_table(table, top, whole_text(t)):
         parts.append(operations.text())
     parts += [
         "\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in _sections(t, table, own) if lines
@@ -46,7 +47,7 @@ def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
 def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
     """Return the page for a pull request; names are code spans, in which no markup is interpreted."""
     out = [escape.markdown(head(t).replace("\n", "; "), None)]
-    if operations := op_table(table, top):
+    if operations := op_table(table, top, whole_text(t)):
         out.append(operations.markdown())
     for title, lines in _sections(t, table, own):
         if lines:
@@ -57,20 +58,28 @@ def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
 def html(t: Timeline, table: Sequence[OpRow], top: int = 10) -> str:
     """Return what was recorded and the longest operations, for a notebook."""
     lines = "".join(f"<div>{escape.html(line, None)}</div>" for line in head(t).splitlines())
-    operations = op_table(table, top)
+    operations = op_table(table, top, whole_text(t))
     return lines if operations is None else lines + operations._repr_html_()
 
 
 def _sections(t: Timeline, table: Sequence[OpRow], own: Column) -> Sections:
+    root, whole = tree(t), whole_text(t)
     return [
         ("Hotspots, by what could be gained", hotspot_lines(r for r in hotspots(table, SPOTS) if r.share >= LEAST)),
-        ("What bounds it", bottlenecks(t, table).lines(brief=True)),
-        ("Critical path", critical_path(t, own=own).lines()),
-        ("Call tree", tree_lines(tree(t))),
-        ("Python, by samples of its stacks", stack_lines(t)),
+        (f"What bounds it, as shares of {whole}", bottlenecks(t, table).lines(brief=True)),
+        ("Critical path, its parts as shares of the path", critical_path(t, own=own).lines()),
+        ("Gaps between spans, and what was waited for", gap_lines(t, sum_gaps(find_gaps(t)))),
+        (f"Call tree, as shares of the {seconds_text(root.total_ns * 1e-9)} in spans", tree_lines(root)),
+        ("Python, by samples of its stacks, as shares of the sampled time", stack_lines(t)),
         ("Beside", [counter_line(c) for c in t.counters]),
         ("Notes", [escape.terminal(note, None) for note in t.notes]),
     ]
+
+
+def whole_text(t: Timeline) -> str:
+    """Return what the shares of operations are of: the run, or that of each active lane."""
+    run, lanes = f"the run of {seconds_text(t.elapsed_total_ns * 1e-9)}", len(used_lanes(t))
+    return run if lanes < 2 else f"{run} on each of {lanes} lanes"
 
 
 def overhead(t: Timeline) -> float | None:
@@ -121,23 +130,28 @@ HEADS = (
 )
 
 
-def op_table(operations: Sequence[OpRow], top: int) -> Table | None:
-    """Return a table with a row for each operation, the longest first; None where nothing was called."""
+def op_table(operations: Sequence[OpRow], top: int, whole: str) -> Table | None:
+    """Return a table with a row for each operation, the longest first; None where nothing was called.
+
+    `whole`: what the shares are of.
+    """
     if not operations:
         return None
     hidden = operations[top:]
-    footnotes = []
+    footnotes = [f"share: own time, of {whole}."]
     if hidden:
         rest = percent(sum(r.share for r in hidden))
         footnotes.append(f"{len(hidden)} more, {rest} of the time; --top shows more, the file holds all.")
     if any(r.overstated for r in operations[:top]):
         footnotes.append(f">100 %: {OVERSTATED}.")
-    if any(
-        TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)) and r.ceiling_share is not None
-        for r in operations[:top]
-    ):
+    if any(is_transcendental(r) and r.ceiling_share is not None for r in operations[:top]):
         footnotes.append(UNCOUNTED)
     return Table("", HEADS, tuple(_cells(r) for r in operations[:top]), frozenset(HEADS[1:12]), tuple(footnotes))
+
+
+def is_transcendental(r: OpRow) -> bool:
+    """Return True if an operation, or one of a fusion group, counts as one and takes many."""
+    return bool(TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)))
 
 
 def _cells(r: OpRow) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,10 +38,14 @@ from tritium.see.profile.critical import CriticalPath
 from tritium.see.profile.hotspots import Bottlenecks
 from tritium.see.profile.op_table import By, OpRow
 from tritium.see.profile.roofline import Roofline
+from tritium.see.timelines.merge import merge
 from tritium.see.trace import chrome, folded, sampler, spans, speedscope, tree
 from tritium.see.trace.timeline import Column, Timeline, ordered
 from tritium.see.trace.tree import Node
 from tritium.threads import get_num_threads
+
+if TYPE_CHECKING:
+    from tritium.see.reports.sections import Section
 
 LEAST_S = 0.0005  # between two samples: more often would measure the sampling
 
@@ -123,6 +127,18 @@ class Profile:
         """Return the table of operations, every number in full. `guard` keeps cells from being formulas."""
         return profile_page.csv(self.timeline, self._own, guard)
 
+    def html(self) -> str:
+        """Return the page: timeline, operations, critical path, gaps, flame graphs; one file that needs no network."""
+        from tritium.see.profile import sections
+
+        return sections.html(self)
+
+    def parts(self) -> tuple[Section, ...]:
+        """Return the sections of the page that a report has too: all that `text` shows, without the timeline."""
+        from tritium.see.profile import sections
+
+        return sections.parts(self)
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, compressed where the name ends in .gz; `tt.see.load_profile` reads it."""
         return profile_file.save(self.timeline, path)
@@ -170,8 +186,11 @@ class Recording(Profile):
         self._after = ExitStack()
         self._halting = threading.Lock()
 
-    def start(self, *, alone: bool = True) -> Recording:
-        """Begin to record. alone=False: even while a profile of the program itself is recorded."""
+    def start(self, *, alone: bool = True, launcher: sampler.Launcher | None = None) -> Recording:
+        """Begin to record. alone=False: even while a profile of the program itself is recorded.
+
+        `launcher`: what runs the program; its frames are left out of the sampled stacks.
+        """
         global _current
         with _one_at_a_time:
             if alone and _current is not None:
@@ -184,21 +203,21 @@ class Recording(Profile):
             if alone:
                 _current = self
         try:
-            self._begin()
+            self._begin(launcher)
         except BaseException:
             self._after.close()
             self._state = "failed"
             raise
         return self
 
-    def _begin(self) -> None:
+    def _begin(self, launcher: sampler.Launcher | None) -> None:
         self._after.callback(self._forget)
         self._threads = get_num_threads()
         self._cost, self._scope_cost = recording.event_cost_ns(), recording.scope_cost_ns()
         self._beside = sampler.BackgroundSampler(
             stacks_ns=self._stacks_ns, counters_ns=self._counters_ns, at_limit=self._reach_limit,
             read=sampler.gauges(**self._gauges) if self._counters_ns else (),
-            limit_ns=None if self._limit_s is None else int(self._limit_s * 1e9),
+            limit_ns=None if self._limit_s is None else int(self._limit_s * 1e9), launcher=launcher,
         )  # fmt: skip
         if self._nvtx:
             from tritium.see.trace import nvtx
@@ -206,7 +225,7 @@ class Recording(Profile):
             self._after.enter_context(nvtx.ranges(True))
         self._after.callback(self._beside.stop)
         self._after.callback(self._halt)  # registered last, so called first
-        self._utc = utc_now()
+        self._utc, self._utc_ns = utc_now(), time.time_ns()
         self._state = "recording"
         self._began_ns = time.perf_counter_ns()
         self._recorder.start()
@@ -300,7 +319,7 @@ class Recording(Profile):
             samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of, self._ended_ns),
             dropped=self._recorder.dropped, event_cost_ns=self._cost, environment=self._environment(),
             notes=tuple(self._collect_notes(beside, left, crossed)), apart=len(lanes) - real,
-            scope_cost_ns=self._scope_cost, after=spans.renumber(spans.handovers(recorded), first),
+            scope_cost_ns=self._scope_cost, began_ns=self._utc_ns, after=spans.renumber(spans.handovers(recorded), first),
         )  # fmt: skip
 
     def _environment(self) -> Environment:
@@ -407,6 +426,12 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     return Profile(profile_file.load(path))
 
 
+@checked
+def merge_profiles(profiles: Sequence[Profile], name: str = "") -> Profile:
+    """Return one profile with the lanes of several processes that ran at the same time, on one clock."""
+    return Profile(merge([p.timeline for p in profiles], name))
+
+
 class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
     """A timer: `with tt.timed("x") as t:` … then t.seconds. Needs no profile; inside one it is a scope of that name."""
 
@@ -456,9 +481,11 @@ def _folded(p: Profile, path: Path) -> Path:
 
 
 def _flame(p: Profile, path: Path) -> Path:
+    from tritium.see.profile.sections import wholes
     from tritium.see.trace import flame
 
-    return files.write_text(path, flame.svg(p.tree(), p.name or "profile"))
+    root = p.tree()
+    return files.write_text(path, flame.svg(root, p.name or "profile", wholes=wholes(p.timeline, root)))
 
 
 def _roofline(p: Profile, path: Path) -> Path:
@@ -491,6 +518,7 @@ FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {  # the longest matching s
     "json": ((".json", ".json.gz"), lambda p, path: p.save(path)),
     "csv": ((".csv",), lambda p, path: files.write_text(path, p.csv())),
     "markdown": ((".md",), lambda p, path: files.write_text(path, p.markdown())),
+    "html": ((".html", ".htm"), lambda p, path: files.write_text(path, p.html())),
     "text": ((".txt",), lambda p, path: files.write_text(path, p.text() + "\n")),
     "chrome": ((".trace.json", ".trace.json.gz", ".trace"), _chrome),
     "speedscope": ((".speedscope.json", ".speedscope.json.gz", ".speedscope"), _speedscope),

@@ -97,6 +97,16 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Embed:
+    """Finished HTML with a style and a script of its own, and its lines for formats without them."""
+
+    html: str
+    style: str
+    script: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Code:
     """A command, or several."""
 
@@ -136,7 +146,7 @@ class Banner:
     notes: tuple[str, ...] = ()
 
 
-Block = Banner | Line | Lines | Facts | Grid | Picture | Drawing | Code | Card | Fold
+Block = Banner | Line | Lines | Facts | Grid | Picture | Drawing | Embed | Code | Card | Fold
 
 
 @dataclass(frozen=True)

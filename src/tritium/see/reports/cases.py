@@ -191,7 +191,8 @@ def overview(inputs: Inputs) -> Section:
         if hidden:
             extremes = [*extremes[: ROWS // 2], *extremes[-ROWS // 2 :]]
         keys = {(v.case, arm) for v, arm in extremes}
-        rows = tuple(_speedup(v, arm, several) for v, arm in verdicts if (v.case, arm) in keys)
+        by_case = [(v, arm) for case in inputs.cases for v, arm in verdicts if v.case == case and (case, arm) in keys]
+        rows = tuple(_speedup(v, arm, several) for v, arm in by_case)
         chart = charts.Speedup(
             "Speed-up", rows, base="" if several else next(iter(inputs.comparisons)),
             subtitle=f"How many times as fast {inputs.first} is; log axis, 95 % intervals",

@@ -25,6 +25,7 @@ from tritium.see.reports.blocks import (
     Code,
     Contents,
     Drawing,
+    Embed,
     Facts,
     Fold,
     Grid,
@@ -42,6 +43,9 @@ WIDE, HIGH = 220, 18  # px of a span's drawing
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 STEPS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 RANGE = re.compile(r"\(?[\d.]+…[\d.]+\)?", re.ASCII)
+WIDE_TABLE = 5  # columns: a narrow screen shows the rows of such a table as blocks, each cell with its head
+MANY = 10  # columns: the table is set tighter
+EMPTY = ("", "-")
 ENDS = 100.0  # ratios beyond it are drawn at the edge
 
 
@@ -73,7 +77,9 @@ def page(
     `noun`: the name of what the filter selects; `flames`: include script and style of flame graphs; `home`: where the name at
     the top leads.
     """
-    script = _script(flames)
+    embedded = [b for s in sections for b in s.blocks if isinstance(b, Embed)]
+    script = "\n".join([_script(flames), *dict.fromkeys(b.script for b in embedded)])
+    style = "".join([_style(flames), *dict.fromkeys(b.style for b in embedded)])
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
     toc = "".join(f'<li><a href="#{s.id}">{html(s.title)}</a></li>' for s in sections)
     body = "\n".join(section_html(s) for s in sections)
@@ -88,12 +94,13 @@ def page(
 <title>{html(title)}</title>
 <link rel="icon" href="data:,">
 <style>
-{_style(flames)}</style>
+{style}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the report</a>
 <header class="bar">
 <a class="brand" href="{attribute(home)}">{LOGO}<span>Tritium</span></a>
+<details class="menu"><summary>Contents</summary><nav aria-label="Contents, as a menu"><ol>{toc}</ol></nav></details>
 <div class="tools" hidden>
 <input id="filter" type="search" placeholder="Filter {noun}s" aria-label="Filter {noun}s by name" autocomplete="off" spellcheck="false"
  data-noun="{noun}">
@@ -269,10 +276,18 @@ def _grid(grid: Grid) -> str:
         for i, head in enumerate(grid.heads)
     )
     right = [head in grid.right for head in grid.heads]
-    rows = "\n".join(_row(row, right, scale) for row in grid.rows)
+    wide = len(grid.heads) >= WIDE_TABLE and not spans
+    labels = grid.heads if wide else ("",) * len(grid.heads)
+    rows = "\n".join(_row(row, right, scale, labels) for row in grid.rows)
     label = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
-    kind = _class("grid", "filtered" if grid.filtered else "", "spans" if spans else "")
+    kind = _class(
+        "grid",
+        "filtered" if grid.filtered else "",
+        "spans" if spans else "",
+        "wide" if wide else "",
+        "many" if len(grid.heads) >= MANY else "",
+    )
     return (
         f'<div class="scroll" role="region"{label} tabindex="0"><table{kind}>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
@@ -284,12 +299,14 @@ def _class(*names: str) -> str:
     return f' class="{classes}"' if classes else ""
 
 
-def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach) -> str:
-    return "<tr>" + "".join(_cell(c, i == 0, right[i], scale) for i, c in enumerate(row)) + "</tr>"
+def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach, labels: Sequence[str]) -> str:
+    return "<tr>" + "".join(_cell(c, i == 0, right[i], scale, labels[i]) for i, c in enumerate(row)) + "</tr>"
 
 
-def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
+def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str:
+    """Return a cell; `label`: the head of its column, which a narrow screen shows beside it."""
     classes = ["r" if right else "", "" if cell.badge else cell.tone, "plot" if cell.span is not None else ""]
+    classes.append("no" if label and cell.text in EMPTY else "")
     if cell.heat is not None:
         classes.append(f"h{round(6 * cell.heat)}")
     sort = "" if cell.sort is None or not math.isfinite(cell.sort) else f' data-s="{cell.sort:.6g}"'
@@ -303,9 +320,10 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
         target = f"#{attribute(cell.link)}" if cell.link else attribute(cell.page)
         inner = f'<a href="{target}">{inner}</a>'
     class_attribute = _class(*classes)
-    return (
-        f'<th scope="row"{class_attribute}>{inner}</th>' if first else f"<td{class_attribute}{sort}{tip}>{inner}</td>"
-    )
+    named = f' data-h="{attribute(label)}"' if label else ""
+    if first:
+        return f'<th scope="row"{class_attribute}>{inner}</th>'
+    return f"<td{class_attribute}{sort}{tip}{named}>{inner}</td>"
 
 
 Reach = tuple[float, float]
@@ -357,5 +375,5 @@ def _axis(scale: Reach, ends: tuple[str, str]) -> str:
 
 BLOCKS: dict[type, Callable[[Any], str]] = {
     Banner: _banner, Line: _line, Lines: _lines, Facts: _facts, Code: _code, Card: _card, Fold: _fold, Picture: _picture,
-    Drawing: _drawing, Grid: _grid,
+    Drawing: _drawing, Embed: lambda e: e.html, Grid: _grid,
 }  # fmt: skip

@@ -217,15 +217,22 @@ if (opener) opener.addEventListener("click", () => {
   opener.textContent = open ? "Close all" : "Open all";
 });
 
-// ---- contents: where the reader is
-const links = new Map(all(".toc a").map((link) => [link.getAttribute("href").slice(1), link]));
+// ---- contents: where the reader is; the menu closes when something was chosen, or a click or Escape goes elsewhere
+const menu = one(".menu");
+document.addEventListener("click", (event) => { if (menu.open && (event.target.closest(".menu a") || !event.target.closest(".menu"))) menu.open = false; });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") menu.open = false; });
+const links = new Map();
+for (const link of all(".toc a, .menu a")) {
+  const id = link.getAttribute("href").slice(1);
+  links.set(id, [...(links.get(id) || []), link]);
+}
 if ("IntersectionObserver" in window) {
   const seen = new Set();
   const watch = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) seen.add(entry.target.id); else seen.delete(entry.target.id);
     const now = [...links.keys()].find((id) => seen.has(id));
     if (!now) return;
-    for (const [id, link] of links) if (id === now) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current");
+    for (const [id, same] of links) for (const link of same) if (id === now) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current");
   }, { rootMargin: "-80px 0px -55% 0px" });
   for (const id of links.keys()) { const target = document.getElementById(id); if (target) watch.observe(target); }
 }

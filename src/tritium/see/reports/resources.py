@@ -6,11 +6,10 @@ Knows nothing of how a page looks. Missing measurements are shown with the reaso
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tritium.perf.amounts import bytes_text, many, percent, seconds_text
+from tritium.perf.amounts import many, seconds_text
 from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
 from tritium.perf.records.run import Run
 from tritium.perf.tables import pages, tables
@@ -25,21 +24,12 @@ from tritium.see.reports.sections import Section, absent
 
 if TYPE_CHECKING:
     from tritium.perf.store.trends import Trend
-    from tritium.see.memory.file import Memory
-    from tritium.see.memory.records import Allocation
-    from tritium.see.profile.profile import Profile
     from tritium.see.trace.flame_diff import Change
-    from tritium.see.trace.tree import Node
 
 TRENDS = 12  # charts of histories; the table has all
-OPS = 15
-SITES = 10
-HOLDERS = 5  # operations with a colour of their own; with the three sums, all eight colours
+OPS = 15  # changes that are listed
+SHOWN = ("calls", "operations")  # parts of a profile that are open; the others are folded
 LEAST_POINTS = 2
-ONE_OPERATION = (
-    "An exp, a log or a tanh is counted as one operation and costs many: ops that use them (softmax, exp) are nearer to "
-    "their ceiling than shown."
-)
 ONE_EACH = (
     "The changes below are of one profile each and may be due to the load of the machine. tritium profile diff with "
     "--also-before and --also-after separates differences of versions from noise."
@@ -72,7 +62,7 @@ def memory(inputs: Inputs) -> Section:
         )
         blocks.append(Picture("memory", chart, told=True))
     if inputs.memory is not None:
-        blocks += _tracked(inputs.memory)
+        blocks += inputs.memory.blocks()
     reasons = sorted(
         {
             f"{r.arm}: {reason(s)}"
@@ -174,7 +164,9 @@ def _accuracy(inputs: Inputs) -> Iterable[Picture]:
     bars = tuple(charts.Bar(scheme, float(run.facts["sqnr dB"])) for scheme, run in measured.items())
     if bars:
         subtitle = "SQNR, signal to quantisation noise; more is better"
-        yield Picture("sqnr", charts.Bars("Accuracy of each scheme", bars, "dB", subtitle=subtitle))
+        yield Picture(
+            "sqnr", charts.Bars("Accuracy of each scheme", bars, "dB", subtitle=subtitle, better="more is better")
+        )
 
 
 # ---- history
@@ -322,7 +314,10 @@ def _roof_row(run: Run, inputs: Inputs) -> tuple[Cell, ...]:
 
 
 def profile(inputs: Inputs) -> Section:
-    """Return the section of a profile: operations, hotspots, flame graph; and the difference to an earlier one."""
+    """Return the section of a profile: all that a terminal shows; and the difference to an earlier one.
+
+    The timeline is on the profile's own page: tritium profile show FILE --output profile.html.
+    """
     current = inputs.profile
     if current is None:
         reason_text = (
@@ -331,14 +326,15 @@ def profile(inputs: Inputs) -> Section:
         return absent("profile", "Profile", reason_text)
     from tritium.see.trace import flame, flame_diff  # needed for a profile only
 
-    tree = current.tree()
-    title = current.timeline.name or "profile"
-    lines = _longest_nodes(tree)
-    blocks: list[Block] = [
-        Drawing("flame", f"Flame graph of {title}", flame.inline(tree), lines, flame.svg(tree, title)),
-        _ops(current),
-        Line(ONE_OPERATION, "quiet"),
+    parts = {part.id: part for part in current.parts()}
+    blocks: list[Block] = []
+    for name in SHOWN:
+        if (part := parts.pop(name, None)) is not None:
+            blocks += [Line(part.lede, "quiet"), *part.blocks]
+    blocks += [
+        Fold(part.title, (*([Line(part.lede, "quiet")] if part.lede else []), *part.blocks)) for part in parts.values()
     ]
+    tree, title = current.tree(), current.timeline.name or "profile"
     if inputs.before is not None:
         blocks.append(Line(ONE_EACH, "unsure"))
         earlier = inputs.before.tree()
@@ -348,157 +344,7 @@ def profile(inputs: Inputs) -> Section:
     return Section("profile", "Profile", tuple(blocks))
 
 
-def _longest_nodes(tree: Node, most: int = 12) -> tuple[str, ...]:
-    """Return the nodes of a call tree with the longest own times, as text."""
-    rows = sorted(tree.walk(), key=lambda item: -item[1].own_ns)[:most]
-    total_ns = max(tree.total_ns, 1)
-    return tuple(
-        f"{' › '.join(path)}: {seconds_text(node.own_ns / 1e9)} ({percent(node.own_ns / total_ns)})"
-        for path, node in rows
-        if node.own_ns
-    )
-
-
 def _change(c: Change) -> str:
     times = "" if c.ratio is None else f", ×{c.ratio:.2f}"
     sign = "+" if c.delta > 0 else "−"
     return f"{c.name}: {sign}{seconds_text(abs(c.delta) / 1e9)} ({seconds_text(c.before / 1e9)} → {seconds_text(c.after / 1e9)}{times})"
-
-
-def _ops(recorded: Profile) -> Grid:
-    rows = []
-    for row in list(recorded.ops())[:OPS]:
-        ceiling_text = "" if row.ceiling_share is None else percent(row.ceiling_share)
-        rows.append((
-            Cell(row.name, tip=f"{row.kernel} on {row.device}"), Cell(f"{row.count:,}", sort=float(row.count)),
-            Cell(seconds_text(row.total_ns / 1e9), sort=float(row.total_ns)), Cell(seconds_text(row.own_ns / 1e9), sort=float(row.own_ns)),
-            Cell(percent(row.share, 1), sort=row.share), Cell(seconds_text(row.p50_ns / 1e9), sort=float(row.p50_ns)),
-            Cell(row.bound or NONE), Cell(ceiling_text or NONE, sort=row.ceiling_share),
-            Cell(NONE if row.score is None else f"{row.score:.0f}", sort=row.score, tip=row.why),
-        ))  # fmt: skip
-    heads = ("operation", "calls", "total", "own", "of profile", "median", "bound by", "of ceiling", "score")
-    return Grid(
-        heads, tuple(rows), frozenset(h for h in heads if h not in ("operation", "bound by")), "Operations by time"
-    )
-
-
-# ---- a tracked run
-
-
-def _tracked(tracked: Memory) -> list[Block]:
-    """Return the blocks of a tracked run: live bytes over time, devices, sites, allocations at the peak, leaks."""
-    name = tracked.name or "the tracked run"
-    blocks: list[Block] = []
-    tracks = []
-    for use in tracked.devices:
-        line = tracked.timeline(use.device)
-        times_s = tuple(float(t) * 1e-9 for t in line.at_ns)
-        limit = float(use.limit) if use.limit and use.limit < 4 * use.peak else None
-        layer = charts.Layer("live", tuple(float(v) for v in line.values))
-        tracks.append(
-            charts.Track(use.device, "B", times_s, (layer,), "step", limit, "limit" if limit else "", line.absent)
-        )
-    if tracks:
-        chart = charts.OverTime(
-            f"Memory of {name}", tuple(tracks), end_s=tracked.elapsed_ns * 1e-9, subtitle="live bytes over time"
-        )
-        blocks.append(Picture("memory-over-time", chart))
-    if tracked.at_peak.nbytes:
-        blocks.append(Picture("memory-by-operation", _holders(tracked, name), told=True))
-    blocks.append(_devices(tracked))
-    if tracked.sites:
-        blocks.append(_sites(tracked))
-    if tracked.at_peak.allocations:
-        blocks.append(
-            Fold(
-                f"What was alive at the peak of {bytes_text(tracked.at_peak.nbytes)}",
-                (_alive(tracked.at_peak.allocations, "Largest first"),),
-            )
-        )
-    if tracked.leaks:
-        blocks.append(
-            Line(
-                f"{many(len(tracked.leaks), 'allocation')} outlived it: {bytes_text(sum(a.nbytes for a in tracked.leaks))}.",
-                "bad",
-            )
-        )
-        blocks.append(_alive(tracked.leaks, "Leaks"))
-    lines = [Line(f"{a.description} (saves {bytes_text(a.potential_savings)} of {a.of})") for a in tracked.advice]
-    lines += [
-        Line(f"{many(len(ids), 'buffer')} {problem}: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}.", "unsure")
-        for ids, problem in ((tracked.unknown_frees, "freed by hand without an allocation"),
-                          (tracked.repeated_ids, "allocated by hand under an id that was alive"))
-        if ids
-    ]  # fmt: skip
-    lines += [Line(note, "quiet") for note in tracked.notes]
-    return [*blocks, Lines(tuple(lines))] if lines else blocks
-
-
-def _holders(tracked: Memory, name: str) -> charts.Stacks:
-    """Return the chart of CPU memory by operation, at the peak and after the run."""
-    peak, use = tracked.at_peak, tracked.use()
-    largest = [op for op, _ in _by_op(peak.allocations).most_common(HOLDERS)]
-    rest = (charts.Part("before it began", peak.earlier), charts.Part("not listed", peak.missing))
-    at_peak = (*_parts(peak.allocations, largest), *(p for p in rest if p.value))
-    leaked = _parts([a for a in tracked.leaks if a.device == "cpu"], largest)
-    return charts.Stacks(
-        f"What holds the memory of {name}",
-        (charts.Stack("at the peak", at_peak), charts.Stack("outlived it", leaked, "nothing")),
-        "B",
-        None if use is None else use.limit,
-        "bytes of the CPU by the operation that allocated them",
-    )
-
-
-def _by_op(allocations: Sequence[Allocation]) -> Counter[str]:
-    sums: Counter[str] = Counter()
-    for a in allocations:
-        sums[a.op or "no operation"] += a.nbytes
-    return sums
-
-
-def _parts(allocations: Sequence[Allocation], largest: Sequence[str]) -> tuple[charts.Part, ...]:
-    """Return the operations named, in their order, and all others together."""
-    sums = _by_op(allocations)
-    parts = [charts.Part(op, sums.pop(op)) for op in largest if op in sums]
-    return (*parts, charts.Part("other operations", sums.total())) if sums else tuple(parts)
-
-
-def _devices(tracked: Memory) -> Grid:
-    rows = tuple(
-        (
-            Cell(d.device), _bytes(d.peak), _bytes(d.current), _bytes(d.net), Cell(f"{d.allocations:,}", sort=float(d.allocations)),
-            Cell(percent(d.reused / d.allocations) if d.allocations else NONE, sort=d.reused / d.allocations if d.allocations else None),
-            Cell(NONE) if d.limit is None else _bytes(d.limit),
-        )
-        for d in tracked.devices
-    )  # fmt: skip
-    heads = ("device", "peak", "at the end", "net", "allocations", "reused", "limit")
-    return Grid(heads, rows, frozenset(heads[1:]), "Devices")
-
-
-def _sites(tracked: Memory) -> Grid:
-    rows = tuple(
-        (
-            Cell(s.site or NONE),
-            Cell(s.op or NONE),
-            Cell(f"{s.count:,}", sort=float(s.count)),
-            _bytes(s.nbytes),
-            _bytes(s.live),
-        )
-        for s in tracked.sites[:SITES]
-    )
-    heads = ("site", "operation", "allocations", "bytes", "still alive")
-    return Grid(heads, rows, frozenset(heads[2:]), "Allocation sites")
-
-
-def _alive(allocations: Sequence[Allocation], caption: str) -> Grid:
-    rows = tuple(
-        (Cell(a.site or NONE), Cell(a.op or NONE), Cell(a.device), _bytes(a.nbytes)) for a in allocations[:SITES]
-    )
-    return Grid(("site", "operation", "device", "bytes"), rows, frozenset({"bytes"}), caption)
-
-
-def _bytes(n: float) -> Cell:
-    sign = "-" if n < 0 else ""
-    return Cell(sign + bytes_text(abs(n)), sort=float(n))

@@ -20,6 +20,7 @@ from tritium.see.reports.blocks import (
     Code,
     Contents,
     Drawing,
+    Embed,
     Facts,
     Fold,
     Grid,
@@ -114,6 +115,10 @@ def _drawing_text(block: Drawing) -> str:
     return "\n".join([f"  {escape.terminal(block.title)}", *(_fill(line, "  - ") for line in block.lines)])
 
 
+def _embed_text(block: Embed) -> str:
+    return "\n".join(_fill(line, "  - ") for line in block.lines)
+
+
 def _fold_text(fold: Fold) -> str:
     inner = [part for b in fold.blocks if (part := TEXT[type(b)](b))]
     return "\n".join([f"  {escape.terminal(fold.title)}", *inner]) if inner else ""
@@ -129,7 +134,7 @@ def _picture_text(picture: Picture) -> str:
 
 TEXT: dict[type, Callable[[Any], str]] = {
     Banner: _banner_text, Line: _line_text, Lines: _lines_text, Facts: _facts_text, Grid: _grid_text, Card: _card_text,
-    Code: _code_text, Drawing: _drawing_text, Fold: _fold_text, Picture: _picture_text,
+    Code: _code_text, Drawing: _drawing_text, Embed: _embed_text, Fold: _fold_text, Picture: _picture_text,
 }  # fmt: skip
 
 
@@ -197,6 +202,10 @@ def _drawing_markdown(block: Drawing) -> str:
     return "\n".join([f"**{_prose(block.title)}**", "", *(f"- {_prose(line)}" for line in block.lines)])
 
 
+def _embed_markdown(block: Embed) -> str:
+    return "\n".join(f"- {_prose(line)}" for line in block.lines)
+
+
 def _fold_markdown(fold: Fold) -> str:
     return "\n\n".join(part for b in fold.blocks if (part := MARKDOWN[type(b)](b)))
 
@@ -215,5 +224,5 @@ def _cards(cards: Sequence[Card]) -> Grid:
 
 MARKDOWN: dict[type, Callable[[Any], str]] = {
     Banner: _banner_markdown, Line: _line_markdown, Lines: _lines_markdown, Facts: _facts_markdown, Grid: _grid_markdown,
-    Code: _code_markdown, Drawing: _drawing_markdown, Fold: _fold_markdown, Picture: _picture_markdown,
+    Code: _code_markdown, Drawing: _drawing_markdown, Embed: _embed_markdown, Fold: _fold_markdown, Picture: _picture_markdown,
 }  # fmt: skip

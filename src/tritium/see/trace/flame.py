@@ -6,6 +6,8 @@ Knows nothing of timelines. A file includes the stylesheet and the script of `se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tritium.errors import ArgumentError
 from tritium.see.trace.flame_diff import diff_inline, diff_svg
 from tritium.see.trace.flame_frames import (
@@ -33,29 +35,32 @@ LISTED = 5  # names listed in the description
 HINT = "Width is time. A bar is below its caller; the part without a bar below it is own time."
 
 
+Wholes = Sequence[tuple[str, int]]  # what shares are of: a name and an amount in the tree's unit
+
+
 def svg(
-    node: Node, title: str = "Flame graph", unit: str = "ns", *, width: int = 1200, interactive: bool = True
-) -> str:
-    """Return a standalone file with all colours, tooltips and values; with `interactive` also zoom and search."""
-    return _draw(node, title, unit, width, LEAST_PX, alone=True, interactive=interactive)
+    node: Node, title: str = "Flame graph", unit: str = "ns", *, width: int = 1200, interactive: bool = True,
+    wholes: Wholes = (),
+) -> str:  # fmt: skip
+    """Return a standalone file with all colours, tooltips and values; with `interactive` also zoom and search.
+
+    `wholes`: what the shares in the tooltips are of; by default all of the graph.
+    """
+    return _draw(node, title, unit, width, LEAST_PX, alone=True, interactive=interactive, wholes=wholes)
 
 
-def inline(node: Node, title: str = "Flame graph", unit: str = "ns", *, width: int = 1200, key: str = "flame") -> str:
+def inline(
+    node: Node, title: str = "Flame graph", unit: str = "ns", *, width: int = 1200, key: str = "flame",
+    wholes: Wholes = (),
+) -> str:  # fmt: skip
     """Return the graph for a page that has the stylesheet and the script; `key`: name of its permalink there."""
-    return _draw(node, title, unit, width, 5 * LEAST_PX, alone=False, interactive=False, key=key)
+    return _draw(node, title, unit, width, 5 * LEAST_PX, alone=False, interactive=False, key=key, wholes=wholes)
 
 
 def _draw(
-    node: Node,
-    title: str,
-    unit: str,
-    width: int,
-    least_px: float,
-    *,
-    alone: bool,
-    interactive: bool,
-    key: str = "flame",
-) -> str:
+    node: Node, title: str, unit: str, width: int, least_px: float, *, alone: bool, interactive: bool,
+    key: str = "flame", wholes: Wholes = (),
+) -> str:  # fmt: skip
     if width < NARROWEST:
         raise ArgumentError(f"a flame graph of {width} px is too narrow; pass at least {NARROWEST}.")
     full, margin = node.total_ns, MARGIN if alone else PAGE_MARGIN
@@ -69,18 +74,18 @@ def _draw(
         else "nothing was recorded"
     )
     above, y = top(title, info, HINT, room, alone)
-    body = above + pane(frames, room, y, lambda f: _look(f, full, unit))
+    body = above + pane(frames, room, y, lambda f: _look(f, wholes or [("all", full)], unit))
     page = Page(
         width, y + ROW * depth(frames) + MARGIN, title, _describe(node, unit), alone, interactive, NARROWEST, margin, key
     )  # fmt: skip
     return page.around(body)
 
 
-def _look(f: Frame, full: int, unit: str) -> Look:
-    total = f"{format_value(f.total, unit)} · {share(f.total, full)} of all"
+def _look(f: Frame, wholes: Wholes, unit: str) -> Look:
+    shares = (f"{share(f.total, whole)} of {name}" for name, whole in wholes)
     tip = (
-        " · ".join(filter(None, (total, calls(f.called)))),
-        f"own {format_value(f.own, unit)} · {share(f.own, full)}",
+        " · ".join(filter(None, (format_value(f.total, unit), *shares, calls(f.called)))),
+        f"own {format_value(f.own, unit)} · {share(f.own, wholes[0][1])}",
     )
     return Look("root" if f.depth == 0 else "same" if f.more else name_class(f.name), tip[: 1 if f.more else 2])
 

@@ -41,14 +41,23 @@ def _declare(colours: dict[str, str]) -> str:
     return "".join(f"--fl-{key}:{value};" for key, value in colours.items())
 
 
-def css() -> str:
-    """Return the stylesheet, for a standalone file or a page. A theme chosen on the page takes precedence."""
+def variables(*selectors: str) -> str:
+    """Return the rules that give these elements the colours of the theme; one chosen on the page takes precedence."""
     light, dark = _declare(LIGHT), _declare(DARK)
+    plain, on_light, on_dark, on_any = (
+        ",".join(f"{theme}{s}" for s in selectors)
+        for theme in ("", "[data-theme=light] ", "[data-theme=dark] ", "[data-theme] ")
+    )
     return (
-        f"svg.flame,.fl-box{{{light}}}\n@media (prefers-color-scheme:dark){{svg.flame,.fl-box{{{dark}}}}}\n"
-        f"[data-theme=light] svg.flame,[data-theme=light] .fl-box{{{light}}}\n"
-        f"[data-theme=dark] svg.flame,[data-theme=dark] .fl-box{{{dark}}}\n"
-        f"@media print{{svg.flame,.fl-box,[data-theme] svg.flame,[data-theme] .fl-box{{{light}}}}}\n"
+        f"{plain}{{{light}}}\n@media (prefers-color-scheme:dark){{{plain}{{{dark}}}}}\n"
+        f"{on_light}{{{light}}}\n{on_dark}{{{dark}}}\n@media print{{{plain},{on_any}{{{light}}}}}\n"
+    )
+
+
+def css() -> str:
+    """Return the stylesheet, for a standalone file or a page."""
+    return (
+        variables("svg.flame", ".fl-box")
         + _asset("flame.css")
         + "".join(
             f"svg.flame .{_class(key)} rect,svg.flame rect.{_class(key)}{{fill:var(--fl-{key})}}\n" for key in FILLS

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,11 +41,21 @@ PASSING = ("window_too_short", "counter_reset", "counter_stuck")  # reasons that
 # ---- Python stacks
 
 
-class Stacks:
-    """Sampled stacks of all threads, each distinct one stored once."""
+class Launcher(NamedTuple):
+    """What started the program and is no part of it: a function, and the files whose frames lie directly below it."""
 
-    def __init__(self, every_ns: int, *, most_moments: int = MOST_MOMENTS, most_stacks: int = MOST_STACKS) -> None:
-        self.every_ns = every_ns
+    code: CodeType
+    files: frozenset[str]
+
+
+class Stacks:
+    """Sampled stacks of all threads, each distinct one stored once. They begin below the launcher, where there is one."""
+
+    def __init__(
+        self, every_ns: int, *, most_moments: int = MOST_MOMENTS, most_stacks: int = MOST_STACKS,
+        launcher: Launcher | None = None,
+    ) -> None:  # fmt: skip
+        self.every_ns, self.launcher = every_ns, launcher
         self.most_moments, self.most_stacks = most_moments, most_stacks
         self._frames: dict[str, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -61,11 +72,17 @@ class Stacks:
 
     def _stack(self, frame: FrameType | None) -> int:
         inner: list[int] = []
+        begins = 0  # frames that are not the launcher's
         while frame is not None:
+            if self.launcher is not None and frame.f_code is self.launcher.code:
+                del inner[begins:]
+                break
             if len(inner) == MOST_DEPTH - 1:
                 inner.append(self._frame(OUTER))
                 break
             inner.append(self._place(frame.f_code, frame.f_lineno or 0))
+            if self.launcher is not None and frame.f_code.co_filename not in self.launcher.files:
+                begins = len(inner)
             frame = frame.f_back
         stack = tuple(reversed(inner))
         if stack not in self._stacks and len(self._stacks) >= self.most_stacks:
@@ -202,9 +219,9 @@ class BackgroundSampler:
 
     def __init__(
         self, *, stacks_ns: int | None = None, counters_ns: int | None = None, read: Sequence[Gauge] = (),
-        limit_ns: int | None = None, at_limit: Callable[[], None] | None = None,
+        limit_ns: int | None = None, at_limit: Callable[[], None] | None = None, launcher: Launcher | None = None,
     ) -> None:  # fmt: skip
-        self.stacks = Stacks(stacks_ns) if stacks_ns else None
+        self.stacks = Stacks(stacks_ns, launcher=launcher) if stacks_ns else None
         self.tracks = [Track(g) for g in read] if counters_ns else []
         self.counters_ns, self.limit_ns, self.at_limit = counters_ns, limit_ns, at_limit
         self.names: dict[int, str] = {}

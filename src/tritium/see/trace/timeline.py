@@ -66,6 +66,7 @@ class Samples:
     lane: Column
     stack: Column  # index into stacks of each sample
     every_ns: int
+    process: Column | None = None  # that each sample is of, where there are several: each has its own moments
 
     @cached_property
     def weight_ns(self) -> Column:
@@ -73,9 +74,15 @@ class Samples:
 
         So the weights of a thread sum to the time it was sampled in, however late the samples were.
         """
-        moments, moment = np.unique(self.at_ns, return_inverse=True)
-        times = np.diff(moments, prepend=min(0, int(moments[0]))) if len(moments) else moments
-        return times[moment].astype(np.int64)
+        out = np.zeros(len(self.at_ns), np.int64)
+        process = np.zeros(len(out), np.int64) if self.process is None else self.process
+        for number in np.unique(process).tolist():
+            rows = np.flatnonzero(process == number)
+            moments, moment = np.unique(self.at_ns[rows], return_inverse=True)
+            # Of several processes, the first moment of each counts as one interval: its profile began later than 0.
+            before = min(0, int(moments[0])) if self.process is None else max(0, int(moments[0]) - self.every_ns)
+            out[rows] = np.diff(moments, prepend=before)[moment]
+        return out
 
     @cached_property
     def late_ns(self) -> Column:
@@ -110,11 +117,12 @@ class Timeline:
     after: tuple[
         tuple[int, int], ...
     ] = ()  # spans of which the later waited for the earlier: work that was handed over
+    began_ns: int = 0  # time of day at the beginning, ns since 1970; 0: unknown
 
     def __len__(self) -> int:
         return len(self.what)
 
-    @property
+    @cached_property
     def end_ns(self) -> Column:
         return self.start_ns + self.elapsed_ns
 
