@@ -158,6 +158,7 @@ def python_tools() -> dict[str, Seeds]:
         "asv": {
             "valid": dump(asv),
             "product": dump(asv | {"results": {"b.time_x": [[1.0], [list(range(100))] * 32]}}),
+            "name-escapes": dump(asv | {"results": {"\x1b[2J": 1}}),
             "date-huge": dump(asv | {"date": 1e300}),
             "columns-text": dump(asv | {"result_columns": "result"}),
         },
