@@ -209,7 +209,7 @@ def model(options: Options) -> Iterator[Shown]:
 
 
 def _row(report: bench_model.Report, step: Samples, device: Any) -> tuple[str, ...]:
-    prefill, decode, energy = (report.rows[name] for name in ("prefill", "decode", "energy"))
+    prefill, decode, energy = (report.rows[name] for name in ("prefill", "decode", "decode energy"))
     spent = f"{1e3 * energy.median:.0f} mJ a token" if energy.samples else "-"
     return (
         str(report.prefill_tokens), str(report.batch), f"{prefill.median:.0f}", f"{decode.median:.0f}", text(step),

@@ -89,7 +89,7 @@ def model(records: Records) -> Rows:
     rows = []
     for report in (report for part in records for report in part):
         decode, batch = report["rows"]["decode"]["samples"], report["batch"]
-        energy = report["rows"]["energy"]["samples"]
+        energy = report["rows"]["decode energy"]["samples"]
         figures = present(
             step=figure([1e6 * batch / rate for rate in decode]),
             decode=figure(decode),

@@ -22,6 +22,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import result_files
 
 from tritium import io
 from tritium.errors import FormatError
@@ -32,9 +33,10 @@ from tritium.io.model import names, opening as model, tokenizer
 
 LIMIT_S = 1.0
 SPARE = 64 << 20  # bytes a reader may use above twice its input
-GROWTH = {
-    "tokenizer": 4
-}  # times its input a reader may use; a vocabulary is many small strings, each with a head of its own
+GROWTH = {  # times its input a reader may use
+    "tokenizer": 4,  # a vocabulary is many small strings, each with a head of its own
+    **dict.fromkeys(result_files.NAMES, 28),  # an empty array is 2 characters and a comma, and 64 bytes in memory
+}
 LARGE = 1 << 16  # items or bytes above which what was read is not unfolded
 FLOATS = tuple(np.dtype(t) for t in ("<f4", "<f2", ml_dtypes.bfloat16, "<f8"))
 
@@ -296,6 +298,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "config": read_config,
     "index": read_index,
     "tokenizer": read_tokenizer,
+    **result_files.readers(folder),
 }
 
 

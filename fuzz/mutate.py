@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import result_files
+
 INTERESTING = (
     0, 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 4095, 4096, 32767,
     32768, 65535, 65536, 1 << 20, (1 << 24) - 1, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 1,
@@ -435,7 +437,7 @@ LEAVES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 4, 3.5, 1e300, float("inf"), float("nan"), 10**400, 1 << 31, 1 << 63, "", "x", "a b", "\ud800", "\0",
     "..", "/etc/passwd",
     "a.safetensors", "bitnet", "bitlinear", "autobitlinear", "llama", "BPE", [], {}, [[]], [None], ["x"], {"a": {}}, [1, 2], {"": 0},
-    "\x1b[2J",
+    "\x1b[2J", 1e-320, "nan", "1e999", "-1",
 )  # fmt: skip
 KEYS = (
     "architectures model_type hidden_act hidden_size num_attention_heads num_key_value_heads head_dim rope_theta rope_parameters"
@@ -454,48 +456,67 @@ def _parsed(data: bytes) -> Any:
         return None
 
 
-def edit(rng: Rng, value: Any, depth: int = 0) -> Any:
+def edit(rng: Rng, value: Any, depth: int = 0, keys: Sequence[str] = KEYS) -> Any:
     """The same JSON with one place changed; the rest is shared, not copied."""
     r = rng.random()
     if isinstance(value, dict) and value and (r < 0.7 or not depth):
         key, what = pick(rng, list(value)), rng.random()
         if what < 0.65:
-            return value | {key: edit(rng, value[key], depth + 1)}
+            return value | {key: edit(rng, value[key], depth + 1, keys)}
         if what < 0.75:
             return {k: v for k, v in value.items() if k != key}
-        return value | {pick(rng, KEYS): pick(rng, (value[key], pick(rng, LEAVES)))}
+        return value | {pick(rng, keys): pick(rng, (value[key], pick(rng, LEAVES)))}
     if isinstance(value, list) and value and r < 0.7:
         i = int(rng.random() * len(value))
         return pick(
             rng,
             (
-                [*value[:i], edit(rng, value[i], depth + 1), *value[i + 1 :]],
+                [*value[:i], edit(rng, value[i], depth + 1, keys), *value[i + 1 :]],
                 value[:i] + value[i + 1 :],
                 [*value, value[i]],
             ),
         )
-    return pick(rng, LEAVES) if r < 0.9 else {pick(rng, KEYS): value} if r < 0.95 else [value]
+    return pick(rng, LEAVES) if r < 0.9 else {pick(rng, keys): value} if r < 0.95 else [value]
 
 
-def text(rng: Rng, data: bytes) -> bytes:
-    """JSON changed as a tree, or as bytes."""
+def text(rng: Rng, data: bytes, keys: Sequence[str] = KEYS) -> bytes:
+    """JSON changed as a tree, or as bytes; of two files with a zero byte between, one of them."""
     body, zero, side = data.partition(b"\0")
-    found = _parsed(side if zero and rng.random() < 0.3 else body)
-    if found is None or rng.random() < 0.25:
+    beside = bool(zero) and rng.random() < 0.3
+    out = _tree(rng, side if beside else body, keys)
+    if out is None or rng.random() < 0.25:
         return change(rng, data)
+    return body + zero + out if beside else out + zero + side
+
+
+def _tree(rng: Rng, data: bytes, keys: Sequence[str]) -> bytes | None:
+    """JSON, or one line of JSON among others, with some places changed; None where it is neither."""
+    found = _parsed(data)
+    if found is None:
+        lines = data.split(b"\n")
+        at = int(rng.random() * len(lines))
+        line = _tree(rng, lines[at], keys) if len(lines) > 1 else None
+        return None if line is None else b"\n".join([*lines[:at], line, *lines[at + int(rng.random() < 0.9) :]])
     for _ in range(1 + int(rng.random() * 3)):
-        found = edit(rng, found)
+        found = edit(rng, found, keys=keys)
     out = json.dumps(found).encode()[:MOST]
     if rng.random() < 0.05:
         out = out.replace(b":", pick(rng, (b":[", b"::", b':{"a":', b":" + b"[" * 2000)), 1)
-    return out + zero + side if zero else out
+    return out
 
 
 # ---- the whole
 
+
+def _edit_result(rng: Rng, value: Any) -> Any:
+    return edit(rng, value, keys=result_files.KEYS)
+
+
 BUILDERS: dict[str, Callable[[Rng], bytes]] = {
     "gguf": gguf, "gguf_model": gguf, "safetensors": safetensors, "hf_model": safetensors,
     "inspect": either, "convert": either, **{name: codec(name) for name in LAYOUTS},
+    "journal": lambda rng: result_files.build_journal(rng, _edit_result),
+    "results": lambda rng: result_files.build_results(rng, _edit_result),
 }  # fmt: skip
 FIRST = 5  # seeds at the front of the pool, which are valid
 TEXTS = ("config", "index", "tokenizer")
@@ -507,7 +528,10 @@ def make(rng: Rng, reader: str, pool: Sequence[bytes]) -> bytes:
     build = BUILDERS.get(reader)
     if build and r < 0.55:
         return build(rng)
-    old = pick(rng, pool[:FIRST] if reader in TEXTS and r < 0.4 else pool)
+    valid = 2 if reader in result_files.NAMES else FIRST if reader in TEXTS else len(pool)
+    old = pick(rng, pool[:valid] if r < 0.4 else pool)
     if r > 0.93:
         return splice(rng, old, build(rng) if build and r < 0.97 else pick(rng, pool))
+    if reader in result_files.NAMES:
+        return text(rng, old, result_files.KEYS)
     return text(rng, old) if reader in TEXTS else change(rng, old)

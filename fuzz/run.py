@@ -25,6 +25,7 @@ from typing import Any
 
 import guided
 import platformdirs
+import result_files
 import seeds
 from state import State, say, table
 
@@ -33,6 +34,7 @@ READERS = (
     "gguf", "safetensors", "i2_s", "i2_s_arm64", "tq2_0", "tq1_0", "q2_0", "pq2_0", "ptq1_0", "hf", "mlx", "floats",
     "dequantize",
     "gguf_model", "hf_model", "inspect", "convert", "config", "index", "tokenizer",
+    *result_files.NAMES,
 )  # fmt: skip
 NOW = struct.Struct("<QQ")
 STALL_S = 60  # without one execution: the process waits for something
@@ -201,7 +203,7 @@ def main() -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, stop)  # a job in the background is often told to ignore SIGINT
     parser = argparse.ArgumentParser(
-        description="Fuzz the readers of model files.", epilog=f"Readers: {', '.join(READERS)}."
+        description="Fuzz the readers of model and result files.", epilog=f"Readers: {', '.join(READERS)}."
     )
     parser.add_argument("readers", nargs="*", help="which (all of them)")
     parser.add_argument(

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import mutate
+import result_files
 from mutate import gstring, gvalue, shape
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -365,7 +366,7 @@ def seeds() -> dict[str, Seeds]:
         "convert": gguf | st,
     }
     found |= {name: codec_seeds(name) | special.get(name, {}) for name in mutate.LAYOUTS}
-    return found | json_seeds()
+    return found | json_seeds() | result_files.seeds()
 
 
 SHARED = {
@@ -404,9 +405,10 @@ def big(reader: str) -> dict[str, Callable[[], bytes]]:
             "valid": lambda: shape(n, k) + make(Random(1), n, k),
             "ones": lambda: shape(n, k) + b"\xff" * len(make(Random(1), n, k)),
         }
+    count = 1 << (19 if reader in result_files.NAMES else 21)
     return {
-        "lists": lambda: b'{"a":[' + b"[]," * (1 << 21) + b"[]]}",
-        "objects": lambda: b'{"a":[' + b"{}," * (1 << 21) + b"{}]}",
+        "lists": lambda: b'{"a":[' + b"[]," * count + b"[]]}",
+        "objects": lambda: b'{"a":[' + b"{}," * count + b"{}]}",
         "keys": lambda: b"{" + b",".join(b'"%x":0' % i for i in range(1 << 18)) + b"}",
         "emoji": lambda: '{"a":"😀'.encode() + b"x" * (12 << 20) + b'"}',
     }
@@ -461,9 +463,13 @@ PARTS |= dict.fromkeys(mutate.LAYOUTS, ("codecs", "ternary", "reader"))
 
 
 def digest(reader: str) -> str:
-    """Which code a reader is: a hash of the modules it is made of (all of tritium.io for whole models and side files)."""
+    """Which code a reader is: a hash of the modules it is made of (all of tritium.io for whole models and side files,
+    the formats, records and stores of tritium.perf for result files)."""
     home = Path(__file__).parents[1] / "src" / "tritium" / "io"
     files = [home / f"{name}.py" for name in PARTS.get(reader, ())] or sorted(home.rglob("*.py"))
+    if reader in result_files.NAMES:
+        perf = home.parent / "perf"
+        files = sorted(file for part in ("formats", "records", "store") for file in (perf / part).glob("*.py"))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

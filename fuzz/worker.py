@@ -42,7 +42,8 @@ def lines_seen() -> list[int]:
     watch = getattr(sys, "monitoring", None)
     if watch is None:
         return grown
-    inside = str(Path(tritium.__file__).parent / "io")
+    package = Path(tritium.__file__).parent
+    inside = (str(package / "io"), str(package / "perf"))
 
     def line(code: Any, number: int) -> Any:
         if code.co_filename.startswith(inside):

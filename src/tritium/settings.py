@@ -4,7 +4,7 @@ Knows nothing else of the package.
 
 | variable             | meaning                                                    |
 |----------------------|------------------------------------------------------------|
-| TRITIUM_DEVICE       | the device used where none is named                        |
+| TRITIUM_DEVICE       | the device used where none is named; auto: by measurement  |
 | TRITIUM_ISA          | force the CPU kernels: see `tritium devices` for the names |
 | TRITIUM_NUM_THREADS  | threads of the CPU kernels                                 |
 | TRITIUM_PURE         | 1: ignore the native library, run everything on NumPy      |

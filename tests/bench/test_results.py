@@ -254,7 +254,11 @@ def test_the_other_parts_of_a_gpu_make_rows() -> None:
     )
     assert chain.rows[0].figures["× tritium"].median == pytest.approx(5.6)
     assert "energy" not in chain.rows[1].figures
-    series = {"decode": {"samples": (2000.0,) * 3}, "prefill": {"samples": (4e4,) * 3}, "energy": {"samples": ()}}
+    series = {
+        "decode": {"samples": (2000.0,) * 3},
+        "prefill": {"samples": (4e4,) * 3},
+        "decode energy": {"samples": ()},
+    }
     model = cuda_results.model([[{"rows": series, "batch": 8, "prefill_tokens": 128}]])
     assert model.rows[0].figures["step"].median == pytest.approx(4000)
     host = cuda_results.host(

@@ -175,10 +175,10 @@ def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
 def test_bench_model_tells_samples_and_what_was_not_measured() -> None:
     found = json.loads(run("bench", "model", "-p", "16", "-n", "8", "-r", "3", "--json").stdout)
     assert len(found["rows"]["decode"]["samples"]) == len(found["rows"]["prefill"]["samples"]) == 3
-    energy = found["rows"]["energy"]
-    assert energy["samples"] or energy["absent"]
+    for energy in (found["rows"][f"{phase} energy"] for phase in ("prefill", "decode")):
+        assert energy["samples"] or energy["absent"]
     page = run("bench", "model", "-p", "16", "-n", "8", "-r", "3").stdout
-    assert all(word in page for word in ("ready", "prefill", "first token", "decode", "peak memory", "energy"))
+    assert all(word in page for word in ("ready", "prefill", "first token", "decode", "peak memory", "decode energy"))
 
 
 # ---- embeddings

@@ -96,6 +96,12 @@ FAULTS = {
     "scales that are not finite": "i2_s/scale-not-finite i2_s_arm64/scale-not-finite hf/scale-zero-inverted floats/nan floats/inf",
     "cut short": "gguf/cut-in-magic gguf/cut-in-data safetensors/cut-in-length i2_s/cut tq1_0/cut tq2_0/cut q2_0/cut ptq1_0/cut hf/cut mlx/cut"
     " dequantize/cut config/cut",
+    "result files that do not hold what they say": "results/hash results/key results/schema journal/damaged nvbench/samples-few"
+    " criterion_folder/uneven results_csv/cells locust_csv/short",
+    "times that are no times": "hyperfine/times-0 nvbench/samples-nan criterion_folder/iterations-tiny locust/histogram-nan"
+    " locust_csv/number asv/date-huge journal/nan",
+    "result files that nest, repeat and break off": "asv/deep hyperfine/twin-keys k6/cut google_benchmark/not-utf8 pyperf/gzip"
+    " journal/twin-keys results_csv/quote locust/list",
 }
 
 

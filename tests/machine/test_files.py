@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tritium.errors import FormatError
 from tritium.machine import files
 
 EXCHANGES = pytest.param("exchange", id="exchange")
@@ -257,3 +259,31 @@ def test_it_imports_little() -> None:
     code = "import sys, tritium.machine.files; print('tritium.io' in sys.modules, 'tritium.perf' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.split() == ["False", "False"]
+
+
+# ---- reading
+
+
+def test_reading_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 1000)
+    tracemalloc.start()
+    try:
+        assert files.read_bytes(tmp_path / "f") == b"x" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11])
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path, size: int) -> None:
+    (tmp_path / "f").write_bytes(b"x" * size)
+    if size <= 10:
+        assert files.read_bytes(tmp_path / "f", 10) == b"x" * size
+    else:
+        with pytest.raises(FormatError, match="larger than"):
+            files.read_bytes(tmp_path / "f", 10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc, whose files say that they are empty")
+def test_a_file_larger_than_it_says_is_read_whole() -> None:
+    assert b"VmPeak" in files.read_bytes("/proc/self/status")

@@ -335,10 +335,58 @@ def test_new_tensors_are_on_the_default_device_of_their_size(followed: None, mon
     assert tt.zeros(500).device == "cpu"
 
 
+@pytest.fixture
+def auto(cache: Path, monkeypatch: pytest.MonkeyPatch, other: None) -> Iterator[None]:
+    """The environment variable, or the function: both mean the same."""
+    backends._warn_unmeasured.cache_clear()
+    monkeypatch.setenv("TRITIUM_DEVICE", "auto")
+    backends.forget()
+    yield
+    monkeypatch.delenv("TRITIUM_DEVICE", raising=False)
+    backends.forget()
+
+
+def test_auto_follows_measured_devices_by_size_and_nothing_else(auto: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    write({**by_size((1, "cpu"), (100, "other")), "threads": tuned.Choice(1, "", exact=False)})
+    assert "threads" not in tuned.choices()
+    assert [str(tt.zeros(n).device) for n in (99, 100, 5)] == ["cpu", "other", "cpu"]
+    assert tt.default_device(size=100).why == "tuned, from 100 elements on: other at 100"
+    assert tt.default_device().why.startswith("measured: no device is clearly faster at 100 elements")
+    monkeypatch.delenv("TRITIUM_DEVICE")
+    backends.forget()
+    assert tt.zeros(100).device == "cpu"
+    tt.set_default_device("auto")
+    try:
+        assert tt.zeros(100).device == "other"
+    finally:
+        tt.set_default_device(None)
+    assert tt.zeros(100).device == "cpu"
+
+
+def test_auto_without_measurements_is_the_cpu_and_says_so_once(
+    auto: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert tt.zeros(10).device == tt.zeros(20).device == "cpu"
+    (record,) = caplog.records
+    assert "nothing was measured on this machine" in record.getMessage()
+    for choice in (tt.default_device(), tt.default_device(size=9), tt.default_device(size=9, op="add")):
+        assert choice.device == "cpu"
+        assert choice.why.startswith("auto, but devices were not compared")
+        assert "`tritium tune --op device` measures it" in choice.why
+    monkeypatch.setenv("TRITIUM_TUNED", "0")
+    backends.retuned()
+    assert tt.default_device().why == "auto, but TRITIUM_TUNED=0 ignores what was measured; unset it"
+
+
+def test_auto_is_no_name_for_a_device() -> None:
+    with pytest.raises(tt.errors.DeviceError, match="'auto' means the device that was measured"):
+        tt.register("auto", Null)
+
+
 def test_a_size_without_measurements_is_the_cpu_and_says_so(followed: None) -> None:
     choice = tt.default_device(size=10**9)
     assert choice.device == "cpu"
-    assert "not compared by size (`tritium tune --op device` measures it, TRITIUM_TUNED=all applies" in choice.why
+    assert "not compared by size (`tritium tune --op device` measures it, TRITIUM_DEVICE=auto applies" in choice.why
     write({**by_size((1, "other")), "device/matmul/x": tuned.Choice("gone", "", exact=False)})
     assert tt.default_device(size=1).device == "other"
     assert tt.default_device(op="matmul").device == "other"

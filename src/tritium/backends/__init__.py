@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -318,8 +318,10 @@ def register(
         raise DeviceError(
             f"A device named {name!r} is registered already; unregister({name!r}) first or take another name."
         )
-    if name in _ALIASES or is_name(name):
-        meaning = f"the first of {', '.join(_ALIASES[name])} that is here" if name in _ALIASES else "a dtype"
+    if name in _ALIASES or is_name(name) or name == AUTO:
+        meaning = "the device that was measured to be the fastest" if name == AUTO else "a dtype"
+        if name in _ALIASES:
+            meaning = f"the first of {', '.join(_ALIASES[name])} that is here"
         raise DeviceError(f"register: {name!r} means {meaning}, also in x.to({name!r}); take another name.")
     for role, value in (("make", make), ("probe", probe)):
         if not callable(value):
@@ -527,18 +529,20 @@ class Choice(NamedTuple):
 
 
 _set: Choice | None = None
+_auto = False  # set_default_device("auto")
 
-
+AUTO = "auto"  # in place of a device: the one that was measured to be fastest at the size of the work
 _HOW = "set another with set_default_device or TRITIUM_DEVICE"
-_MEASURE = "`tritium tune --op device` measures it, TRITIUM_TUNED=all applies the result"
+_MEASURE = "`tritium tune --op device` measures it"
+_APPLY = "TRITIUM_DEVICE=auto applies the result"
 _Count = Annotated[int, Range(0)]
 
 
 @checked
 def default_device(*, size: _Count | Sequence[_Count] | None = None, op: str | None = None) -> Choice:
-    """Return the device used where none is named, and why: what was set, else TRITIUM_DEVICE, else what was tuned (where
-    TRITIUM_TUNED=all applies it), else the CPU.
+    """Return the device used where none is named, and why: what was set, else TRITIUM_DEVICE, else the CPU.
 
+    With "auto" in either of these (or TRITIUM_TUNED=all) it is the device that was measured to be the fastest at this size.
     size: the elements of the largest tensor of the work, or its shape; None: the largest size that was measured.
     op: the name of an op; None: the op by which devices are compared, the dense product.
     """
@@ -559,34 +563,69 @@ _usual: Device | None = None  # the CPU, once nothing says otherwise for any siz
 
 def _for_size(elements: int) -> Device:
     global _usual
-    if _set is None and not tuned.choices() and settings.device() is None:
+    asked = AUTO if _auto else settings.device()
+    if asked == AUTO and not tuned.stored():
+        _warn_unmeasured(settings.tuned())
+    if _set is None and asked in (None, AUTO) and not (tuned.stored() if asked else tuned.choices()):
         _usual = device("cpu")
         if native is not None:
             native.set_usual(True)
     return _default(elements, None).device
 
 
+@cache
+def _warn_unmeasured(level: str) -> None:
+    """Log once that "auto" has nothing to choose by: whoever asked for it expects another device than the CPU."""
+    why = (
+        "TRITIUM_TUNED=0 ignores it"
+        if level == "none"
+        else "; ".join([_MEASURE, *filter(None, [tuned.unused_reason()])])
+    )
+    settings.log.warning("device auto: nothing was measured on this machine, so tensors are on the CPU (%s)", why)
+
+
 def _default(elements: int | None, op: str | None) -> Choice:
     if _set is not None:
         return _set
-    if asked := settings.device():
+    asked = AUTO if _auto else settings.device()
+    if asked and asked != AUTO:
         try:
             return Choice(device(asked), f"TRITIUM_DEVICE={asked}")
         except DeviceError as error:
             raise DeviceError(f"TRITIUM_DEVICE={asked}: {error}") from None
-    overall = tuned.choices().get(tuned.DEVICE)
+    return _measured(elements, op, auto=asked == AUTO)
+
+
+def _measured(elements: int | None, op: str | None, *, auto: bool) -> Choice:
+    """Return the device that was the fastest at a size; the CPU, with the reason, where that was not measured."""
+    overall = (tuned.stored() if auto else tuned.choices()).get(tuned.DEVICE)
+    by_size = tuned.devices_by_size(op or tuned.DEVICE_OP, auto=auto)
     if elements is None and op is None:
-        return _present(overall, "tuned") if overall is not None else _cpu(f"the CPU is the default; {_HOW}")
-    by_size = tuned.devices_by_size(op or tuned.DEVICE_OP)
+        if overall is not None:
+            return _present(overall, "tuned")
+        if auto and by_size:
+            return _cpu(
+                f"measured: no device is clearly faster at {by_size[-1][0]:,} elements, the largest size; {_HOW}"
+            )
+        return _cpu(f"auto, but {_unmeasured('')}" if auto else f"the CPU is the default; {_HOW}")
     if not by_size:
         if overall is not None and op in (None, tuned.DEVICE_OP):
             return _present(overall, "tuned, but not by size")
-        work = "by size" if op is None else f"for {op}"
-        return _cpu(f"the CPU is the default: devices were not compared {work} ({_MEASURE}); {_HOW}")
+        work = " by size" if op is None else f" for {op}"
+        if auto:
+            return _cpu(f"auto, but {_unmeasured(work)}")
+        return _cpu(f"the CPU is the default: devices were not compared{work} ({_MEASURE}, {_APPLY}); {_HOW}")
     if elements is not None and elements < by_size[0][0]:
         return _cpu(f"the CPU is the default below {by_size[0][0]:,} elements, the smallest size measured; {_HOW}")
     start, choice = next(e for e in reversed(by_size) if elements is None or e[0] <= elements)
     return _present(choice, f"tuned, from {start:,} elements on")
+
+
+def _unmeasured(work: str) -> str:
+    """Return why "auto" has nothing to choose by."""
+    if settings.tuned() == "none":
+        return "TRITIUM_TUNED=0 ignores what was measured; unset it"
+    return f"devices were not compared{work} on this machine; {_MEASURE}"
 
 
 def _cpu(why: str) -> Choice:
@@ -605,9 +644,14 @@ def _present(choice: tuned.Choice, source: str) -> Choice:
 
 @checked
 def set_default_device(given: str | Device | None) -> None:
-    """Use this device where none is named; None goes back to TRITIUM_DEVICE or the CPU."""
-    global _set
-    _set = None if given is None else Choice(device(given), "set by set_default_device")
+    """Use this device where none is named; "auto": the one that was measured to be the fastest at a tensor's size.
+
+    None goes back to TRITIUM_DEVICE or the CPU.
+    """
+    global _set, _auto
+    automatic = isinstance(given, str) and given == AUTO
+    _set = None if given is None or automatic else Choice(device(given), "set by set_default_device")
+    _auto = automatic
     forget()
 
 

@@ -24,6 +24,9 @@ NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads"
 @click.option("--sizes", type=Sizes(), metavar="NxK,…", help="Weight shapes for the GPU's matmuls.")
 @click.option("--batches", type=Counts(), metavar="M,…", help="Batch sizes for the GPU's matmuls.")
 @click.option("--model", type=click.Path(exists=True), metavar="FILE", help="Take --sizes from this model.")
+@click.option(
+    "--from", "source", type=click.Path(exists=True), metavar="FILE", help="Keep the devices of a comparison."
+)
 @click.option("--list", "listed", is_flag=True, help="List what can be tuned, and the choices in use.")
 @click.option("--explain", metavar="NAME", help="Show the candidates of the last race, with intervals.")
 @click.option("--revalidate", is_flag=True, help="Race winners and runners-up again; exit code 1 if one lost.")
@@ -31,7 +34,7 @@ NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads"
 @json_option("Print JSON with every sample.")
 def tune(
     names: tuple[str, ...], quick: bool, sizes: tuple[tuple[int, ...], ...] | None, batches: tuple[int, ...] | None,
-    model: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool,
+    model: str | None, source: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Pick the fastest kernels and settings for this machine.
 
@@ -40,11 +43,17 @@ def tune(
     them Triton's compiler, whose cache saves them the next time.
 
     The runtime reads the choices when it starts (TRITIUM_TUNED=0 ignores them). Threads and device, which can change the last
-    bits of a result, are followed only with TRITIUM_TUNED=all.
+    bits of a result, are followed only with TRITIUM_TUNED=all; the device alone with TRITIUM_DEVICE=auto.
     """
     actions = [
         w
-        for w, on in (("--list", listed), ("--explain", explain), ("--revalidate", revalidate), ("--clear", clear))
+        for w, on in (
+            ("--from", source),
+            ("--list", listed),
+            ("--explain", explain),
+            ("--revalidate", revalidate),
+            ("--clear", clear),
+        )
         if on
     ]
     if len(actions) > 1:
@@ -55,7 +64,9 @@ def tune(
         raise click.UsageError(f"{products[0]} is for the products of a GPU, not for {other}; leave one of them out.")
     if sizes and model:
         raise click.UsageError("--sizes and --model do not go together; give one of them.")
-    if listed:
+    if source is not None:
+        _keep_devices(source, as_json)
+    elif listed:
         _list(as_json)
     elif explain:
         from tritium.perf.tune import racing as races
@@ -67,6 +78,20 @@ def tune(
         _clear(names)
     else:
         _tune(("cuda",) if products else names, quick, as_json, _sizes(sizes, model), batches or ())
+
+
+def _keep_devices(source: str, as_json: bool) -> None:
+    """Store the devices by size of a comparison."""
+    from tritium.perf.store import results as store
+    from tritium.perf.tune import keep_devices
+
+    kept = keep_devices(store.load(source))
+    if as_json:
+        click.echo(json.dumps(kept, indent=2))
+        return
+    rows = [[name.split("/")[1], f"{int(name.split('/')[2]):,}", device] for name, device in kept.items()]
+    print_parts(Table(rows, ["op", "from elements", "device"]))
+    echo(f"\nKept in {tuned.path()}; TRITIUM_DEVICE=auto follows it.")
 
 
 def shown_page(page: str) -> str:
@@ -108,7 +133,8 @@ def _tune(
     echo(f"\nIt took {took}. Kept in {tuned.path()}; tritium tune --explain NAME shows the candidates.")
     if any(o.changed and not o.race.exact for o in done):
         echo(
-            "Threads and device are followed only with TRITIUM_TUNED=all: the last bits of results may depend on them."
+            "Threads and device are followed only with TRITIUM_TUNED=all (the device also with TRITIUM_DEVICE=auto): the last "
+            "bits of results may depend on them."
         )
 
 

@@ -171,10 +171,13 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
     try:
         handle = again(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait
         try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise FormatError(f"{where}: a plain file is needed; this is a folder, a device or a pipe.")
             with open(handle, "rb", closefd=False) as file:
-                raw = file.read(most + 1)
+                raw = file.read(min(status.st_size, most) + 1)  # a larger request would allocate all of it first
+                if status.st_size < len(raw) <= most:  # it grew, or is a file of /proc, whose size is 0
+                    raw += file.read(most + 1 - len(raw))
         finally:
             os.close(handle)
     except FileNotFoundError:

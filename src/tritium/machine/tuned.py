@@ -13,7 +13,7 @@ upgrade makes it so: `tritium doctor` and `tritium tune --list` report it. Witho
 | batch/NAME                  | process_in_batches(size="NAME")                          | used by name    |
 | cuda/product/NxKxM/GPU      | `cuda.linear.choice`, when it first selects a kernel for a case  | no              |
 | threads                     | `threads`, at import; only with TRITIUM_TUNED=all        | dense products  |
-| device                      | `default_device`; only with TRITIUM_TUNED=all            | yes             |
+| device                      | `default_device`; only with TRITIUM_DEVICE=auto or TRITIUM_TUNED=all  | yes |
 | device/OP/ELEMENTS          | `default_device(size=…)`, new tensors; likewise          | yes             |
 """
 
@@ -70,19 +70,25 @@ def version() -> str:
 
 
 @cache
-def choices() -> Mapping[str, Choice]:
-    """Return the choices this process applies. Read once; TRITIUM_TUNED=0 reads nothing."""
-    level = settings.tuned()
-    if level == "none" or not any(settings.cache_dir().glob("tuned-*.json")):
+def stored() -> Mapping[str, Choice]:
+    """Return the choices of the file, also those that apply only on request. Read once; TRITIUM_TUNED=0 reads nothing."""
+    if settings.tuned() == "none" or not any(settings.cache_dir().glob("tuned-*.json")):
         return {}
     machine = this_machine()
     body = read_file(path(machine), machine)
-    stored = {} if body is None else {name: Choice(**c) for name, c in body["choices"].items()}
-    return {name: c for name, c in stored.items() if c.exact or level == "all"}
+    return {} if body is None else {name: Choice(**c) for name, c in body["choices"].items()}
+
+
+@cache
+def choices() -> Mapping[str, Choice]:
+    """Return the choices this process applies."""
+    everything = settings.tuned() == "all"
+    return {name: c for name, c in stored().items() if c.exact or everything}
 
 
 def forget() -> None:
     """Drop the cached choices, so that the next use reads the file again."""
+    stored.cache_clear()
     choices.cache_clear()
     for clear in _cache_clears:
         clear()
@@ -120,9 +126,13 @@ def device_key(op: str, elements: int) -> str:
 
 
 @remembered
-def devices_by_size(op: str) -> tuple[tuple[int, Choice], ...]:
-    """Return the choices of device for an op, each with the number of elements from which it applies, ascending."""
-    entries = ((re.fullmatch(rf"{DEVICE}/{re.escape(op)}/(\d{{1,18}})", name), c) for name, c in choices().items())
+def devices_by_size(op: str, *, auto: bool = False) -> tuple[tuple[int, Choice], ...]:
+    """Return the choices of device for an op, each with the number of elements from which it applies, ascending.
+
+    auto: also where TRITIUM_TUNED does not apply them.
+    """
+    source = stored() if auto else choices()
+    entries = ((re.fullmatch(rf"{DEVICE}/{re.escape(op)}/(\d{{1,18}})", name), c) for name, c in source.items())
     return tuple(sorted(((int(key[1]), c) for key, c in entries if key is not None), key=lambda entry: entry[0]))
 
 

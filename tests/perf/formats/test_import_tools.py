@@ -66,6 +66,24 @@ def test_samples_that_do_not_fit_their_times_are_refused(tmp_path: Path) -> None
     assert "2 times of 1 samples" in refused(tmp_path)
 
 
+def test_a_time_of_an_iteration_beyond_all_numbers_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "criterion" / "sum 100", tmp_path / "sum")
+    (tmp_path / "sum" / "new" / "sample.json").write_text('{"iters": [5e-324], "times": [1e300]}')
+    assert "no finite number" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        {"context": {}, "benchmarks": []},
+        {"meta": {}, "devices": [], "benchmarks": []},
+        {"metadata": {}, "version": "1.0", "benchmarks": []},
+    ],
+)
+def test_a_file_without_a_benchmark_is_refused(tmp_path: Path, empty: dict[str, Any]) -> None:
+    assert "holds no benchmark" in refused(written(tmp_path, empty))
+
+
 def test_messages_of_cargo_criterion_are_read(tmp_path: Path) -> None:
     done = {
         "reason": "benchmark-complete", "id": "group/f", "iteration_count": [1, 2], "measured_values": [10.0, 18.0],

@@ -222,3 +222,18 @@ def test_numbers_of_numpy_are_written_as_numbers(value: Any, expected: Any) -> N
 def test_what_json_has_no_word_for_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be recorded"):
         records.dumps({"a": value})
+
+
+def test_half_a_character_in_a_key_is_refused() -> None:
+    with pytest.raises(FormatError, match="half a character"):
+        records.read(Inner, {"name": "x", "\ud800": 1}, "x")
+
+
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_more_arrays_than_memory_should_hold_are_refused(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    monkeypatch.setattr(records, "MAX_CONTAINERS", 3)
+    text = '[[1], {"a": 2}]'
+    assert records.loads(text if kind is str else text.encode(), "x") == [[1], {"a": 2}]
+    text = "[[], [], {}]"
+    with pytest.raises(FormatError, match="4 arrays and objects; at most 3"):
+        records.loads(text if kind is str else text.encode(), "x")

@@ -10,7 +10,8 @@ import pytest
 import tritium as tt
 from tritium.errors import ArgumentError
 from tritium.perf.meters.meter import EnergyMeter
-from tritium.perf.suites.model import Measured, _decode, measure
+from tritium.perf.meters.sensors import Sensor
+from tritium.perf.suites.model import WINDOWS, Measured, _decode, _joules, measure
 
 
 def test_an_interval_holds_the_typical_value() -> None:
@@ -36,32 +37,74 @@ def test_the_interval_is_students() -> None:
 class Meter(EnergyMeter):
     """A meter that calls so many times and tells what it is told to."""
 
-    def __init__(self, value: float | None, reason: str = "") -> None:
+    def __init__(self, value: float | None, reason: str = "", **details: Any) -> None:
         self.answer = {"value": value, "kind": "measured" if value else "not measured", "reason": reason}
+        self.details = {"domain": "package-0", **details}
+        self.calls = 0
 
     def window(self, call: Any, *_: Any, **__: Any) -> dict[str, Any]:
-        for _i in range(3):
-            call()
-        return self.answer | {"source": "RAPL", "details": {"domain": "package-0"}}
+        self.calls += 1
+        call()
+        return self.answer | {"source": "RAPL", "details": self.details}
 
 
-def test_energy_is_told_for_each_token_with_where_it_was_measured() -> None:
-    row = measure(tt.load, prefill=8, decode=4, repeat=3, batch=2, meter=Meter(40.0)).rows["energy"]
-    assert row.samples == (5.0,)  # 40 J for 4 tokens of 2 sequences
-    assert row.unit == "J/token, of package-0 (RAPL)"
+def test_energy_of_prefill_and_decode_is_told_for_each_token_with_where_it_was_measured() -> None:
+    rows = measure(tt.load, prefill=8, decode=4, repeat=3, batch=2, meter=Meter(40.0)).rows
+    assert rows["prefill energy"].samples == (2.5,) * 3  # 40 J for 8 tokens of 2 sequences
+    assert rows["decode energy"].samples == (5.0,) * 3  # 40 J for 4 tokens of 2 sequences
+    assert rows["decode energy"].unit == "J/token, of package-0 (RAPL)"
+    assert not [name for name in rows if "above idle" in name]  # nobody knows the idle power
+
+
+def test_energy_above_idle_is_a_second_number() -> None:
+    rows = measure(tt.load, prefill=8, decode=4, repeat=3, meter=Meter(40.0, above_idle_j=60.0, calls=3)).rows
+    assert rows["decode energy"].median == 10.0
+    assert rows["decode energy above idle"].median == 5.0  # 60 J in 3 calls of 4 tokens
+    assert rows["prefill energy above idle"].median == 2.5
+
+
+class Sensors:
+    """A RAPL counter of 30 W, 10 of them while idle, with a clock that a call moves."""
+
+    def __init__(self) -> None:
+        self.now = self.joules = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.joules += 10 * seconds
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+        self.joules += 30 * seconds
+
+
+def test_idle_power_is_taken_off_readings_of_a_counter() -> None:
+    world = Sensors()
+    sensor = Sensor("rapl", "package-0", "package", "cpu", lambda: world.joules, range_j=1e6)
+    meter = EnergyMeter(
+        sensors=[sensor], background=False, clock=world.clock, sleep=world.sleep, busy=lambda: None, thermal_monitoring=False
+    )  # fmt: skip
+    rows = _joules("decode energy", lambda: world.work(0.05), 5, meter)
+    assert rows["decode energy"].median == pytest.approx(0.3)  # 30 W for 50 ms, 5 tokens
+    assert rows["decode energy above idle"].median == pytest.approx(0.2)
+    assert len(rows["decode energy"].samples) == WINDOWS
 
 
 def test_energy_that_is_not_measured_says_why() -> None:
-    row = measure(tt.load, prefill=8, decode=4, repeat=3, meter=Meter(None, "virtual_machine: no counter")).rows[
-        "energy"
-    ]
-    assert str(row) == "not measured: virtual_machine: no counter"
+    meter = Meter(None, "virtual_machine: no counter")
+    rows = measure(tt.load, prefill=8, decode=4, repeat=3, meter=meter).rows
+    for phase in ("prefill", "decode"):
+        assert str(rows[f"{phase} energy"]) == "not measured: virtual_machine: no counter"
+    assert meter.calls == 2  # one for each phase: the next would say the same
 
 
 def test_an_estimate_is_no_energy_of_a_model() -> None:
     meter = Meter(1.0)
     meter.answer["kind"] = "estimate"
-    assert not measure(tt.load, prefill=8, decode=4, repeat=3, meter=meter).rows["energy"].samples
+    assert not measure(tt.load, prefill=8, decode=4, repeat=3, meter=meter).rows["decode energy"].samples
 
 
 def test_all_that_is_measured_is_there_with_its_samples() -> None:

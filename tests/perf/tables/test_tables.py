@@ -14,7 +14,7 @@ from made_results import changed, results
 from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Level, Limits
 from tritium.perf.records.run import PLANS, Results, Series, not_measured
-from tritium.perf.tables import pages, tables
+from tritium.perf.tables import energy, pages, tables
 from tritium.perf.tables.table import Table
 from tritium.perf.work.canary import is_canary
 
@@ -241,34 +241,80 @@ def with_energy(given: Results, series: Series) -> Results:
 
 def test_energy_is_told_as_power_joules_and_operations() -> None:
     details = {"details": {"watts": 20.0, "calls_per_degree": 123.0, "battery_hours": 2.5}}
-    page = pages.energy(with_energy(found(), Series("energy", "J", (((0.02,),),), details=details)))
-    assert page.rows[0][3:] == ("20 W", "20 mJ", "50", "123", "2.5 h")
+    page = energy.table(with_energy(found(), Series("energy", "J", (((0.02,),),), details=details)))
+    assert page.rows[0][3:] == ("20 W", "20 mJ", "-", "50", "123", "2.5 h")
+
+
+def test_energy_above_idle_is_a_cell_of_its_own() -> None:
+    for above, shown in ((1.0, "10 mJ"), (-1.0, "nothing")):
+        details = {"watts": 20.0, "above_idle_j": above, "calls": 100}
+        page = energy.table(with_energy(found(), Series("energy", "J", (((0.02,),),), details=details)))
+        assert page.rows[0][5] == shown
+
+
+def test_joules_are_beside_times_where_they_are_known() -> None:
+    given = found()
+    assert "energy" not in tables.comparison(given).heads
+    for kind, shown in (("measured", "20 mJ"), ("estimate", "20 mJ (estimate)")):
+        table = tables.comparison(
+            replace(with_energy(given, Series("energy", "J", (((0.02,),),), kind=kind)), suite="x")
+        )
+        assert table.heads[2] == "energy"
+        assert table.rows[0][2] == shown
+    absent = replace(with_energy(given, not_measured("energy", "J", "no_device: none")), suite="x")
+    assert "energy" not in tables.comparison(absent).heads
+
+
+def taking(joules: dict[str, dict[str, float]], kind: str = "measured") -> Results:
+    """Results in which each contender takes these joules in each case."""
+    given = found()
+    runs = [
+        replace(given.runs[0], case=case, arm=arm, series=(*given.runs[0].series, Series("energy", "J", (((j,),),), kind=kind)))
+        for arm, cases in joules.items()
+        for case, j in cases.items()
+    ]  # fmt: skip
+    return replace(given, arms=tuple(joules), runs=tuple(runs), suite="energy")
+
+
+def test_the_league_orders_contenders_by_joules_and_shares_places() -> None:
+    given = taking({"a": {"x": 2.0, "y": 8.0}, "b": {"x": 1.0, "y": 4.0, "z": 1.0}, "c": {"x": 1.0, "y": 4.1}})
+    table = energy.league(given)
+    assert table is not None
+    assert [row[:3] for row in table.rows] == [("1", "b", "1.00×"), ("1", "c", "1.01×"), ("3", "a", "2.00×")]
+    assert [row[4] for row in table.rows] == ["2 of 2 cases", "0 of 2 cases", "0 of 2 cases"]
+    assert "League of energy" in pages.page(given)
+
+
+def test_no_league_of_one_of_none_in_common_or_of_estimates() -> None:
+    assert energy.league(taking({"a": {"x": 1.0}})) is None
+    assert energy.league(taking({"a": {"x": 1.0}, "b": {"y": 1.0}})) is None
+    assert energy.league(taking({"a": {"x": 1.0}, "b": {"x": 2.0}}, "estimate")) is None
 
 
 def test_energy_that_was_not_measured_is_a_reason_and_never_a_number() -> None:
     given = with_energy(found(), not_measured("energy", "J", "virtual_machine: no counter"))
-    page = pages.energy(given)
-    assert all(r[3:] == ("not measured", "-", "-", "-", "-") for r in page.rows)
+    page = energy.table(given)
+    assert all(r[3:] == ("not measured", "-", "-", "-", "-", "-") for r in page.rows)
     assert page.below == ("energy: not measured: virtual_machine: no counter",)
 
 
 def test_the_reason_of_absent_energy_is_a_sentence_too() -> None:
     series = replace(not_measured("energy", "J", "virtual_machine"), details={"says": "it shows no counter"})
-    page = pages.energy(with_energy(found(), series))
+    page = energy.table(with_energy(found(), series))
     assert page.below == ("energy: not measured: virtual_machine: it shows no counter",)
 
 
 def test_operations_for_a_joule_are_never_written_as_powers_of_ten() -> None:
-    cells = pages.energy(with_energy(found(), Series("energy", "J", (((2.5e-5,),),)))).rows[0]
-    assert cells[5] == "40 k"
+    cells = energy.table(with_energy(found(), Series("energy", "J", (((2.5e-5,),),)))).rows[0]
+    assert cells[6] == "40 k"
 
 
 def test_an_estimate_is_called_one() -> None:
     series = Series("energy", "J", (((0.02,),),), kind="estimate", details={"watts": 65.0})
-    cells = pages.energy(with_energy(found(), series)).rows[0]
+    cells = energy.table(with_energy(found(), series)).rows[0]
     assert cells[3] == "65 W (estimate)"
     assert cells[4] == "20 mJ (estimate)"
-    assert cells[5].endswith(" (estimate)")
+    assert cells[6].endswith(" (estimate)")
 
 
 # ---- pages
@@ -457,13 +503,9 @@ def test_results_of_other_tools_claim_nothing_that_was_not_measured() -> None:
 
 
 def test_an_estimate_of_energy_says_so_beside_every_figure() -> None:
-    from dataclasses import replace
-
-    from tritium.perf.tables import pages
-
     values = found()
-    details = {"watts": 10.0, "calls_per_degree": 1e3}
+    details = {"watts": 10.0, "calls_per_degree": 1e3, "above_idle_j": 0.5, "calls": 1000}
     series = Series("energy", "J", (((1e-3,),),), kind="estimate", details=details)
     run = replace(values.runs[0], series=(*values.runs[0].series, series))
-    (row,) = pages.energy(replace(values, runs=(run,))).rows
-    assert [cell.endswith("(estimate)") for cell in row[3:7]] == [True] * 4
+    (row,) = energy.table(replace(values, runs=(run,))).rows
+    assert [cell.endswith("(estimate)") for cell in row[3:8]] == [True] * 5

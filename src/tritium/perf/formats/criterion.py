@@ -103,7 +103,11 @@ def _per_iteration(iterations: Any, totals: Any, scale: float, where: str) -> li
     times = times_of(totals, f"{where}: times", scale)
     if len(counts) != len(times) or not times:
         raise FormatError(f"{where}: {len(times)} times of {len(counts)} samples; one for each is needed.")
-    return [t / time_of(n, f"{where}: iterations[{i}]") for i, (t, n) in enumerate(zip(times, counts, strict=True))]
+    place = f"{where}: iterations"
+    return [
+        time_of(t / time_of(n, f"{place}[{i}]"), f"{place}[{i}]")
+        for i, (t, n) in enumerate(zip(times, counts, strict=True))
+    ]
 
 
 def _work(amounts: dict[str, int]) -> Work:

@@ -141,6 +141,8 @@ def results_of(
         out.append(run if seen[run.key] == 1 else replace(run, case=f"{run.case} ({seen[run.key]})"))
         if len(out) > MAX_RUNS:
             raise FormatError(f"{format}: more than {MAX_RUNS} runs.")
+    if not out:
+        raise FormatError(f"{format}: the file holds no benchmark; measure one first.")
     values = [s.values for run in out for s in run.series if s.values]
     metrics = tuple(dict.fromkeys(s.metric for run in out for s in run.series))
     plan = Plan(

@@ -62,7 +62,8 @@ def _parse(text: str, where: str, format: str | None) -> Any:
                 f"{where}: a file of {format} is JSON; this one begins with {escape.visible(text[:20])!r}."
             )
         return None
-    lines = text.strip().splitlines()
+    body = text.strip()
+    lines = body.splitlines() if "\n" in body else []  # of one line, a copy would double the memory
     if len(lines) > 1 and all(line.startswith("{") and line.rstrip().endswith("}") for line in lines):
         return Lines(lines, where)
     return loads(text, where)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice, product
 from typing import Any
 
+from tritium import escape
 from tritium.errors import FormatError
 from tritium.perf.formats.fields import (
     MAX_RUNS,
@@ -188,7 +189,7 @@ def asv(data: Any, where: str) -> Results:
     machine = object_of(data.get("params") or {}, f"{where}.params")
     runs: list[Run] = []
     for name, row in object_of(data["results"], f"{where}.results").items():
-        place = f"{where}.results.{name[:60]}"
+        place = f"{where}.results.{escape.visible(name, 60)}"
         cells = array_of(row, place)
         runs += _asv_runs(text_of(name, place), dict(zip(columns, cells, strict=False)), place)
         if len(runs) > MAX_RUNS:

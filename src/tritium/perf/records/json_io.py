@@ -23,6 +23,7 @@ from tritium.machine import files
 
 T = TypeVar("T")
 MAX_DEPTH = 40
+MAX_CONTAINERS = 1 << 23  # arrays and objects: each takes up to 72 bytes, but only 2 characters of a file
 
 
 def utc_now(timespec: str = "seconds") -> str:
@@ -68,6 +69,8 @@ def loads(text: str | bytes, where: str) -> Any:
     def constant(name: str) -> Any:
         raise FormatError(f"{where}: {name} is not JSON; write null and a reason.")
 
+    if (containers := _containers(text)) > MAX_CONTAINERS:
+        raise FormatError(f"{where}: {containers:,} arrays and objects; at most {MAX_CONTAINERS:,} are read.")
     try:
         data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except FormatError:
@@ -79,6 +82,11 @@ def loads(text: str | bytes, where: str) -> Any:
         raise FormatError(f"{where}: not JSON{place}: {getattr(error, 'msg', error)}.") from None
     check(data, where)
     return data
+
+
+def _containers(text: str | bytes) -> int:
+    """Return at most how many arrays and objects a JSON text has, before any is made."""
+    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
 
 
 def check(data: Any, where: str) -> None:
@@ -124,6 +132,8 @@ def read(cls: type[T], data: Any, where: str) -> T:
         record = msgspec.convert(data, cls)
     except RecursionError:
         raise _too_deep(where) from None
+    except UnicodeEncodeError:  # msgspec looks keys up as UTF-8
+        raise FormatError(f"{where}: holds half a character (a lone surrogate); write whole ones.") from None
     except msgspec.ValidationError as error:
         if error.__cause__ is not None:  # raised by the record's own __post_init__
             raise error.__cause__ from None

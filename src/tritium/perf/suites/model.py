@@ -1,4 +1,4 @@
-"""Speed of a model on this machine: prefill, decode, time to first token, load time, memory, energy if measured.
+"""Speed of a model on this machine: prefill, decode, time to first token, load time, memory, and the energy of both phases.
 
 Knows nothing of the command line. Every sample is stored; what cannot be measured has a reason.
 """
@@ -130,7 +130,8 @@ def measure(
         prefills.append(prefill / first)
         firsts.append(first)
         decodes.append(batch * decode / spent)
-    energy = _energy(session, prefill, decode, EnergyMeter() if meter is None else meter)
+    watch = EnergyMeter(device=str(model.device)) if meter is None else meter
+    energy = _energy(session, prompt, decode, watch)
     report(repeat + 2, "")
     linears = prepacked.linears(model.network)
     head = model.network.head.weight
@@ -139,7 +140,7 @@ def measure(
     read = sum(q.nbytes for q in linears.values()) + table
     rows = {
         "ready": ready, "prefill": Measured("tokens/s", tuple(prefills)), "first token": Measured("s", tuple(firsts)),
-        "decode": Measured("tokens/s", tuple(decodes)), "peak memory": peak_memory(), "energy": energy,
+        "decode": Measured("tokens/s", tuple(decodes)), "peak memory": peak_memory(), **energy,
     }  # fmt: skip
     return Report(
         model.name, processor(), get_num_threads(), prefill, decode, batch, read,
@@ -181,19 +182,46 @@ def _decode(session: Session, token: int, times: int) -> None:
         ids = session.pick(slots, ids, ahead=left > 0).ids
 
 
-def _energy(session: Session, prefill: int, decode: int, meter: EnergyMeter) -> Measured:
-    """Return joules per token: the tokens after the prompt are decoded repeatedly for as long as the counters need."""
+WINDOWS = 3  # in each of which a phase is repeated for as long as the counters need
 
-    def again() -> None:
-        for slot in range(session.slots):
-            session.truncate(slot, session.reusable(slot, prefill))
+
+def _energy(session: Session, prompt: list[int], decode: int, meter: EnergyMeter) -> dict[str, Measured]:
+    """Return joules per token of prefill and of decoding, each with and without what idling for as long takes."""
+    slots = range(session.slots)
+
+    def read() -> None:
+        for slot in slots:
+            session.truncate(slot, 0)
+            session.extend(slot, prompt)
+
+    def write() -> None:
+        for slot in slots:
+            session.truncate(slot, session.reusable(slot, len(prompt)))
         _decode(session, 0, decode)
 
-    reading = meter.window(again)
-    if reading["kind"] != "measured":
-        return Measured("J/token", (), reading["reason"])
-    unit = f"J/token, of {reading['details']['domain']} ({reading['source']})"
-    return Measured(unit, (reading["value"] / (session.slots * decode),))
+    phases = {"prefill": (read, len(prompt)), "decode": (write, decode)}
+    rows: dict[str, Measured] = {}
+    for name, (phase, tokens) in phases.items():
+        rows |= _joules(f"{name} energy", phase, session.slots * tokens, meter)
+    return rows
+
+
+def _joules(name: str, phase: Callable[[], None], tokens: int, meter: EnergyMeter) -> dict[str, Measured]:
+    """Return the rows of one phase; without the second where the idle power is unknown."""
+    whole, above = [], []
+    for _ in range(WINDOWS):
+        reading = meter.window(phase)
+        if reading["kind"] != "measured":  # nor would the next window be: an estimate is no measurement
+            return {name: Measured("J/token", (), reading["reason"])}
+        details = reading["details"]
+        whole.append(reading["value"] / tokens)
+        if details.get("above_idle_j") is not None and details.get("calls"):
+            above.append(details["above_idle_j"] / details["calls"] / tokens)
+    unit = f"J/token, of {details['domain']} ({reading['source']})"
+    rows = {name: Measured(unit, tuple(whole))}
+    if len(above) == WINDOWS and min(above) > 0:
+        rows[f"{name} above idle"] = Measured(unit, tuple(above))
+    return rows
 
 
 def peak_memory() -> Measured:

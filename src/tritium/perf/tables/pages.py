@@ -6,16 +6,16 @@ Knows nothing of terminals, and never prints. `width` is the widest line it may 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tritium import escape
 from tritium.arguments import checked
 from tritium.perf import amounts
 from tritium.perf.gate.verdict import REMEDY, Suite
-from tritium.perf.records.run import Results, Run, Series
-from tritium.perf.tables import tables
+from tritium.perf.records.run import Results
+from tritium.perf.tables import energy, tables
 from tritium.perf.tables.selection import Recommendation, device_selection_guide
-from tritium.perf.tables.table import NONE, Table
+from tritium.perf.tables.table import Table
 
 GUIDED = ("compare", "comprehensive")
 FLAGSHIP_WIDTH = 2560  # columns from which a ternary product is named beside the verdict
@@ -137,10 +137,12 @@ def _head(results: Results) -> str:
 
 def _details(results: Results, crossovers: bool = True) -> list[Table]:
     """Return the tables of a suite besides the comparison."""
-    counts = _instructions(results)
+    counts, joules = _instructions(results), _energy(results)
+    if results.suite == "energy":
+        return [*joules, *([] if counts is None else [counts])]
     if results.suite in OWN:
-        return [OWN[results.suite](results), *([] if counts is None else [counts])]
-    more = counts, tables.details(results, results.suite), _crossovers(results) if crossovers else None
+        return [OWN[results.suite](results), *joules, *([] if counts is None else [counts])]
+    more = counts, tables.details(results, results.suite), *joules, _crossovers(results) if crossovers else None
     return [t for t in more if t is not None]
 
 
@@ -174,53 +176,11 @@ def _guide_text(recommendations: Sequence[Recommendation]) -> str:
     )
 
 
-# ---- energy
+def _energy(results: Results) -> list[Table]:
+    """Return the tables of energy; nothing where nobody asked for it."""
+    if results.suite != "energy" and not any(run.of("energy") is not None for run in results):
+        return []
+    return [t for t in (energy.table(results), energy.league(results)) if t is not None]
 
 
-def energy(results: Results) -> Table:
-    """Return the table of power, joules per call, calls per joule and per degree, battery hours; or why they are unknown."""
-    heads = ("case", "contender", "time", "power", "energy/op", "ops/J", "ops/°C", "battery")
-    rows: list[tuple[str, ...]] = []
-    absent: dict[str, None] = {}
-    for run in tables.without_canaries(results).runs:
-        series = run.of("energy")
-        if run.status != "ok" or series is None:
-            rows.append((run.case, run.arm, run.status if run.status != "ok" else NONE, *[NONE] * 5))
-            continue
-        if series.median is None:
-            absent[_why(series)] = None
-            rows.append((run.case, run.arm, tables.time_text(run), "not measured", *[NONE] * 4))
-            continue
-        rows.append(
-            (run.case, run.arm, tables.time_text(run), *_figures(run, series.median, series.kind == "estimate"))
-        )
-    below = [escape.terminal(f"energy: not measured: {reason}", 400) for reason in absent]
-    return Table("", heads, tuple(rows), frozenset(heads[2:]), tuple(below))
-
-
-def _why(series: Series) -> str:
-    """Return the reason of an absent value, as a word and a sentence."""
-    sentence = str(series.details.get("says", ""))
-    return (
-        f"{series.reason}: {sentence}"
-        if sentence and sentence not in series.reason
-        else series.reason or "unknown reason"
-    )
-
-
-def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
-    """Return the energy cells of a run."""
-    series = run.of("energy")
-    known: dict[str, Any] = series.details.get("details", series.details) if series is not None else {}
-    suffix = " (estimate)" if estimated else ""
-    watts, per_degree, hours = known.get("watts"), known.get("calls_per_degree"), known.get("battery_hours")
-    return (
-        f"{watts:.3g} W{suffix}" if watts is not None else NONE,
-        amounts.joules_text(joules) + suffix,
-        amounts.count_text(1 / joules) + suffix if joules > 0 else NONE,
-        amounts.count_text(per_degree) + suffix if per_degree is not None else NONE,
-        f"{hours:.1f} h{suffix}" if hours is not None else str(known.get("battery_says") or NONE),
-    )
-
-
-OWN = {"energy": energy, "quantization": tables.quantization}
+OWN = {"quantization": tables.quantization}

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf.amounts import TIMES, bytes_text, rate_text, seconds_text
+from tritium.perf.amounts import TIMES, bytes_text, joules_text, rate_text, seconds_text
 from tritium.perf.gate.verdict import STEADY, TOO_NOISY, Rules, Suite, Verdict, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run, Series, rounds_of
 from tritium.perf.stats.estimates import walsh_interval
@@ -191,6 +191,8 @@ def comparison(
 ) -> Table:
     """Return a row for each case: the first contender's time, rate and share of the ceiling, and its speedup over each other.
 
+    Its joules are beside its time where they were measured or estimated.
+
     For narrow pages `rates=False` leaves out rate and share, and `brief` the intervals of the ratios.
     """
     if not results.arms:
@@ -198,22 +200,33 @@ def comparison(
     first, others = results.arms[0], results.arms[1:]
     suites = speedups(results) if beside is None else beside
     verdicts = {(v.case, arm): v for arm, s in suites.items() for v in s.verdicts if v.metric == "wall"}
+    joules = any(energy_text(run) != NONE for run in results if run.arm == first)
     rows = []
     for case in (c for c in results.cases if not is_canary(c)):
         run = results.of(case, first)
         time = "skipped" if run is None else time_text(run) + mark(run)
         speed = (speed_text(run, results) if run is not None else (NONE, NONE)) if rates else ()
+        speed = (*((energy_text(run),) if joules else ()), *speed)
         more = []
         for arm in others:
             other = results.of(case, arm)
             more.append(_beside(run, other, verdicts.get((case, arm)), brief) + ("" if other is None else mark(other)))
         rows.append((case, time, *speed, *more))
-    heads = ("case", first, *(("rate", "of ceiling") if rates else ()), *(f"vs {arm}" for arm in others))
+    figures = (*(("energy",) if joules else ()), *(("rate", "of ceiling") if rates else ()))
+    heads = ("case", first, *figures, *(f"vs {arm}" for arm in others))
     geo = [ratio_text(s.geomean, s.geomean_interval, brief) for s in suites.values()]
     if len(rows) > 1 and any(g != NONE for g in geo):
         rows.append(("geometric mean", *[""] * (len(heads) - 1 - len(geo)), *geo))
     below = (*_legend(results), *clocks(results), *remarks(results), *troubles(results))
     return Table("", heads, tuple(rows), frozenset(heads[1:]), below)
+
+
+def energy_text(run: Run | None) -> str:
+    """Return the joules of a call, "-" where there are none; an estimate is called one."""
+    series = run.of("energy") if run is not None else None
+    if series is None or series.median is None:
+        return NONE
+    return joules_text(series.median) + (" (estimate)" if series.kind == "estimate" else "")
 
 
 def mark(run: Run) -> str:

@@ -4,6 +4,7 @@ Knows nothing of verdicts. Its functions are called by the name of this package:
 """
 
 from tritium.batching.batches import advise_batch
+from tritium.perf.tune.devices import keep_devices
 from tritium.perf.tune.file import Candidate, Tuning
 from tritium.perf.tune.racing import (
     Drift,
@@ -31,6 +32,7 @@ __all__ = [
     "explain",
     "get_optimal_config",
     "history",
+    "keep_devices",
     "latest",
     "race",
     "race_batches",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tritium.perf.amounts import many, seconds_text
 from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
 from tritium.perf.records.run import Run
-from tritium.perf.tables import pages, tables
+from tritium.perf.tables import energy as energy_tables, tables
 from tritium.perf.tables.table import NONE
 from tritium.perf.work.canary import is_canary
 from tritium.see.charts import charts
@@ -112,12 +112,17 @@ def energy(inputs: Inputs) -> Section:
         )
     rows = tuple(_energy_bar(run, len(inputs.results.arms) > 1) for run in measured[: 2 * ROWS])
     chart = charts.Bars("Energy of a call", rows, "J", subtitle="joules of one call; hatched: an estimate")
-    table = pages.energy(inputs.results)
-    cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
-    grid = Grid(table.heads, cells, table.right, "Power and efficiency", filtered=True)
-    lines = tuple(Line(text, "quiet") for text in table.below)
-    blocks: list[Block] = [Picture("energy", chart), grid]
-    return Section("energy", "Energy", (*blocks, Lines(lines)) if lines else tuple(blocks))
+    blocks: list[Block] = [Picture("energy", chart)]
+    for table in (energy_tables.league(inputs.results), energy_tables.table(inputs.results)):
+        if table is None:
+            continue
+        cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
+        blocks.append(
+            Grid(table.heads, cells, table.right, table.title or "Power and efficiency", filtered=not table.title)
+        )
+        if table.below:
+            blocks.append(Lines(tuple(Line(text, "quiet") for text in table.below)))
+    return Section("energy", "Energy", tuple(blocks))
 
 
 def _energy_bar(run: Run, several: bool) -> charts.Bar:
@@ -140,7 +145,8 @@ def suite(inputs: Inputs) -> Section | None:
 
     Energy, crossovers and the guide have sections of their own.
     """
-    tables_of_suite = () if inputs.results.suite == "energy" else inputs.findings.tables
+    elsewhere = (energy_tables.HEADS, energy_tables.LEAGUE_HEADS)
+    tables_of_suite = [t for t in inputs.findings.tables if t.heads not in elsewhere]
     blocks: list[Block] = []
     for table in tables_of_suite:
         cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
