@@ -91,6 +91,10 @@ class PackageError(TritiumError, ImportError):
     """A package that only some uses need is not installed."""
 
 
+class RankError(TritiumError, RuntimeError):
+    """One of the processes that share a model is gone, stopped, or was called with something else."""
+
+
 class BusyError(TritiumError, RuntimeError):
     """There is no room for another request now; a later try may find some."""
 
