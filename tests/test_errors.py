@@ -17,7 +17,7 @@ EXPECTED = {
     "ShapeError": "ValueError", "DTypeError": "TypeError", "DeviceError": "RuntimeError", "ArgumentError": "TypeError",
     "BoundsError": "IndexError", "TraceError": "TypeError", "ViewError": "ValueError", "PoolError": "ValueError",
     "FormatError": "ValueError", "QuantError": "ValueError", "BatchError": "RuntimeError", "PipelineError": "RuntimeError",
-    "VerifyError": "AssertionError", "PackageError": "ImportError", "ContextError": "ValueError", "BusyError": "RuntimeError",
+    "VerifyError": "AssertionError", "PackageError": "ImportError", "ContextError": "ValueError", "BusyError": "RuntimeError", "RankError": "RuntimeError",
     "PerformanceError": "AssertionError", "SaveError": "OSError", "BaselineError": "LookupError", "TuneError": "RuntimeError",
     "BuildError": "RuntimeError", "FetchError": "OSError",
     "OutOfMemoryError": "MemoryError", "RangeError": "OverflowError", "ExchangeError": "BufferError", "MissingFileError": "FileNotFoundError",

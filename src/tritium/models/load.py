@@ -144,25 +144,34 @@ class Model:
         kv, context = FLOATS[self.kv], self.context if context is None else context
         return Session(self.network, self.config, slots=slots, context=context, kv=kv, made=self._programs)
 
-    def follow(self) -> None:
-        """Make the calls of rank 0, which leads, until it ends: for the other ranks of a model that `load(parallel=…)` loaded."""
+    def follow(self) -> bool:
+        """Make the calls of rank 0, which leads, until it ends: for the other ranks of a model that `load(parallel=…)` loaded.
+        Return True if rank 0 then loads a model again, as it says by `lead_again()`."""
         divided = self._divided("follow")
 
         def make(slots: int, context: int, kv: int) -> Session:
-            return Session(self.network, self.config, slots=slots, context=context, kv=dt.FLOATS[kv], made=self._programs)
+            return Session(
+                self.network, self.config, slots=slots, context=context, kv=dt.FLOATS[kv], made=self._programs
+            )
 
-        divided.calls.follow(make, self._programs)
+        return divided.calls.follow(make, [program for program in self._programs if program is not None])
 
     def lead(self) -> None:
         """Have rank 0 call alone, and the others `follow()` it; they are told when it ends."""
         self._divided("lead").calls.lead()
+
+    def lead_again(self) -> None:
+        """Have the others load a model again instead of waiting for calls of this one."""
+        self._divided("lead").calls.end(again=True)
 
     def _divided(self, what: str) -> Divided:
         divided = self.network.divided
         if divided is None:
             raise ArgumentError(f"{what}: this model is in one process; load it with parallel=….")
         if (divided.calls.group.rank == 0) != (what == "lead"):
-            raise ArgumentError(f"{what}: rank 0 leads and all others follow, and this is rank {divided.calls.group.rank}.")
+            raise ArgumentError(
+                f"{what}: rank 0 leads and all others follow, and this is rank {divided.calls.group.rank}."
+            )
         return divided
 
     @cached_property

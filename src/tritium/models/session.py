@@ -191,7 +191,9 @@ class Session:
         self._ahead: _Ahead | None = None
         if divided is not None:
             number = divided.calls.open(self, slots, capacity, dt.FLOATS.index(dt.dtype(kv)))
-            shared = [partial(divided.calls.run, number, i, fn) for i, fn in enumerate(self._programs) if fn is not None]
+            shared = [
+                partial(divided.calls.run, number, i, fn) for i, fn in enumerate(self._programs) if fn is not None
+            ]
             self._programs = Programs(*shared)
         self._certified = None if self._programs.approximate is None else Certified(network.certified)  # type: ignore[arg-type]
 

@@ -94,7 +94,9 @@ class Network(NamedTuple):
         if backends.device(device) is self.device:
             return self
         if self.divided is not None or isinstance(self.embedding, MergedEmbedding):
-            raise DeviceError(f"parallel: ranks run on CPUs, and {backends.device(device)} was asked for; leave device out.")
+            raise DeviceError(
+                f"parallel: ranks run on CPUs, and {backends.device(device)} was asked for; leave device out."
+            )
         embedding = self.embedding.to(device)
         tied = self.head.weight is self.embedding.weight
         table: Tensor | QuantLinear = embedding.weight if tied else self.head.weight.to(device)
@@ -134,7 +136,9 @@ def assemble(config: Config, source: Source, context: int | None = None, group: 
     def block(i: int) -> Block:
         builder = _Builder(source, config, f"model.layers.{i}", parts[i])
         if group is not None and own is not None:
-            return _SharedBuilder(source, config, f"model.layers.{i}", parts[i], own[i], group).block(own[i].layer, ropes)
+            return _SharedBuilder(source, config, f"model.layers.{i}", parts[i], own[i], group).block(
+                own[i].layer, ropes
+            )
         return builder.block(description.layers[i], ropes)
 
     # Ranks agree about each matrix while they read, so they read in the same order.
@@ -166,7 +170,9 @@ def with_copy(network: Network, wanted: bool | None) -> Network:
     if network.divided is not None and not wanted:
         return network
     if network.divided is not None:
-        raise ArgumentError("load: certified=True was given, and of a head over several processes each has a part; leave it out.")
+        raise ArgumentError(
+            "load: certified=True was given, and of a head over several processes each has a part; leave it out."
+        )
     reason = "it was turned off" if wanted is False else refusal(table, 0 if wanted else WORTH)
     head = None
     if not reason:
@@ -385,9 +391,9 @@ def from_entries(
     """Return the weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file.
     activations: as of `BitLinear`; None: what suits the weights. rounded: its weights were dense, so that nothing was trained with
     int8 tokens: the scale of a matrix is repeated for groups of columns, by which activations are quantised too.
-    group: the processes that share the model; tables are this one's rows."""
+    group: the processes that share the model."""
     _check_names(entries, config)
-    words = None if group is None else shares.part(config.vocab_size, group.rank, group.ranks)
+    words = shares.part(config.vocab_size, *((0, 1) if group is None else (group.rank, group.ranks)))
     regroup = rounded and not config.description.trained_int8 and activations in (None, "group")
 
     def entry(name: str, shape: tuple[int, ...]) -> Entry:
@@ -408,6 +414,10 @@ def from_entries(
             forget(e.raw())
         return layer
 
+    def matrix(stored: Entry, order: np.ndarray[Any, Any] | None) -> BitLinear:
+        weight = join(_agreed([_rows(stored, order)], group), storage)
+        return BitLinear(weight, activations=activations or default_activations(config, weight.group))
+
     def experts(p: Product) -> Experts:
         _check_for_experts(activations)
         parts = [_of_experts(entries, entry, part, p) for part in p.parts]
@@ -417,12 +427,10 @@ def from_entries(
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
         found = entry(name, (config.vocab_size, config.hidden_size))
         if found.role == "ternary":
-            weight = join(_agreed([_rows(found, None if words is None else np.array(words))], group), storage)
-            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
-        own = words or range(config.vocab_size)
+            return matrix(found, None if group is None else np.array(words))
         if found.stored in STORED:
-            return _floats(found.array()[own.start : own.stop], copied)
-        return _unquantised(found, unquantised, own)
+            return _floats(found.array()[words.start : words.stop], copied)
+        return _unquantised(found, unquantised, words)
 
     def out() -> Tensor | QuantLinear:
         tied = "lm_head.weight" not in entries
@@ -437,8 +445,7 @@ def from_entries(
         flat = (p.shape[0], *(n for n in p.shape[1:] if n != 1))  # GGUF leaves out sides of 1
         stored = entry(name, flat if name in entries and entries[name].shape == flat else p.shape)
         if len(flat) == 2 and stored.role == "ternary":
-            weight = join(_agreed([_rows(stored, p.order)], group), storage)
-            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
+            return matrix(stored, p.order)
         numbers = stored.float32() if p.order is None else stored.float32()[p.order]
         return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
 

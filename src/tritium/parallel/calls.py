@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Event, RLock, Thread
 from typing import Any, NamedTuple
 
@@ -19,17 +20,19 @@ from tritium.functions import asarray
 from tritium.parallel.group import Group
 
 Array = np.ndarray[Any, np.dtype[Any]]
-IDLE_S = 5.0  # after which a leader tells the others that it is there and has nothing for them
+IDLE_S = 3.0  # after which a leader tells the others that it is there and has nothing for them
 MESSAGE = 1024  # numbers that are sent in one piece; longer calls take a second one
 HEADER = 6
-CALL, OPEN, DROP, IDLE, END = range(1, 6)
+CALL, OPEN, DROP, IDLE, AGAIN, END = range(1, 7)
 
 
 class Message(NamedTuple):
     """What rank 0 does: its kind, and numbers."""
 
     kind: int
-    numbers: tuple[int, ...] = ()  # of a call: program, session, sequences, tokens of each; of a session: number, slots, capacity, dtype
+    numbers: tuple[
+        int, ...
+    ] = ()  # of a call: program, session, sequences, tokens of each; of a session: number, slots, capacity, dtype
     arrays: tuple[Array, ...] = ()  # of a call: tokens, places and chosen rows
 
 
@@ -128,21 +131,22 @@ class Calls:
                 try:
                     self._send(Message(IDLE))
                 except RankError:
-                    return  # the next call raises it where somebody sees it
+                    return  # the group tells it, and so does the next call
 
-    def end(self) -> None:
-        """Tell the others that no more calls will come."""
-        with self._lock:
+    def end(self, *, again: bool = False) -> None:
+        """Tell the others that no more calls of this network will come; again: and that it is read once more."""
+        with self._lock, suppress(RankError):  # who is gone need not be told
             if not self._end.is_set() and not self.group.has_failed:
-                self._send(Message(END))
-            self._end.set()
+                self._send(Message(AGAIN if again else END))
+        self._end.set()
 
-    def follow(self, make: Callable[[int, int, int], Any], programs: Sequence[Callable[..., Any]]) -> None:
-        """Make the calls of rank 0 until it ends. make: a session from slots, capacity and dtype, whose caches programs write."""
+    def follow(self, make: Callable[[int, int, int], Any], programs: Sequence[Callable[..., Any]]) -> bool:
+        """Make the calls of rank 0 until it ends; return True if it then reads the network again. make: a session from slots, capacity
+        and dtype, whose caches programs write."""
         sessions: dict[int, Any] = {}
         self.is_following = True
         try:
-            while (message := self._receive()).kind != END:
+            while (message := self._receive()).kind not in (AGAIN, END):
                 if message.kind == OPEN:
                     number, *sizes = message.numbers
                     sessions[number] = make(*sizes)
@@ -151,5 +155,6 @@ class Calls:
                 elif message.kind == CALL:
                     program, number = message.numbers[:2]
                     programs[program](*map(asarray, message.arrays), *sessions[number].caches)
+            return message.kind == AGAIN
         finally:
             self.is_following = False

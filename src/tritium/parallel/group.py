@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import RLock
@@ -18,6 +19,7 @@ import numpy as np
 
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, PackageError, RankError, install_command, shown
+from tritium.escape import visible
 from tritium.parallel.watch import LOST_S, Watch
 from tritium.threads import get_num_threads, set_num_threads
 
@@ -49,7 +51,8 @@ class Group:
         self._group = dist.new_group(members, timeout=timedelta(seconds=limit_s), backend="gloo")
         self._first = members[0]
         self.lock = RLock()  # one exchange at a time
-        self._failure = ""
+        self._failure, self._exchanging, self._terminated = "", 0, False
+        self.on_failure: Callable[[str], None] = lambda message: None
         self._buffers: dict[tuple[int, Any], Any] = {}
         self._number = 0
         self._watch: Watch | None = None
@@ -82,25 +85,37 @@ class Group:
             if self._failure:
                 raise RankError(self._failure)
             if self._watch is not None and self._watch.orphaned:
-                self._fail("the process that started it has ended", [])
+                self._fail("torchrun, which started it, has ended", [])
+            self._exchanging += 1
             try:
                 yield
             except RuntimeError as error:
                 if isinstance(error, RankError):
                     raise
                 lost = [] if self._watch is None else self._watch.find_lost()
-                self._fail(f"{what} failed: {str(error).splitlines()[0][:200]}", lost)
+                self._fail(f"{what} failed: {_reason(error)}", lost)
+            finally:
+                self._exchanging -= 1
+        if self._terminated:
+            raise SystemExit(143)
 
     def _fail(self, what: str, lost: list[int]) -> NoReturn:
         named = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} of {self.ranks}"
-        subject = f"{named} {'are' if len(lost) > 1 else 'is'} gone or stopped" if lost else "no rank is known to be gone"
-        self._failure = f"Rank {self.rank}: {subject} ({what}). Start all ranks again."
+        subject = (
+            f"{named} {'are' if len(lost) > 1 else 'is'} gone or stopped" if lost else "no rank is known to be gone"
+        )
+        self.break_off(f"{subject} ({what})")
         raise RankError(self._failure)
 
     @property
     def has_failed(self) -> bool:
         """Return True if a rank is gone: nothing can be exchanged any more."""
         return bool(self._failure)
+
+    def check(self) -> None:
+        """Raise if a rank is gone."""
+        if self._failure:
+            raise RankError(self._failure)
 
     # ---- exchanges
 
@@ -118,9 +133,9 @@ class Group:
         rows, widest = part.size // max(part.shape[-1], 1), max(sizes)
         sent, every = self._room(rows * widest, part.dtype), self._room(rows * widest * self.ranks, part.dtype)
         sent[: part.size] = part.reshape(-1)
-        with self._exchange("gathering"):
-            self._dist.all_gather_into_tensor(_tensor(every), _tensor(sent), group=self._group)
         blocks = every.reshape(self.ranks, rows * widest)
+        with self._exchange("gathering"):
+            self._dist.all_gather([_tensor(b) for b in blocks], _tensor(sent), group=self._group)
         whole = np.concatenate([b[: rows * n].reshape(rows, n) for b, n in zip(blocks, sizes, strict=True)], axis=1)
         return whole.reshape(*part.shape[:-1], sum(sizes))
 
@@ -154,11 +169,21 @@ class Group:
             return
         self._number += 1
         with self._exchange("waiting for all ranks"):
-            self._watch.wait_for_all(f"ready {self._number}", LOAD_S, lambda lost: self._fail("before it was ready", lost))
+            self._watch.wait_for_all(
+                f"ready {self._number}", LOAD_S, lambda lost: self._fail("before it was ready", lost)
+            )
 
     def break_off(self, why: str) -> None:
         """Mark the group as failed: what was under way was left in the middle, and no rank knows where the others are."""
-        self._failure = self._failure or f"Rank {self.rank}: {why}. Start all ranks again."
+        if not self._failure:
+            self._failure = f"Rank {self.rank}: {why}. Start all ranks again."
+            self.on_failure(self._failure)
+
+    def terminate(self) -> None:
+        """End the process as SIGTERM asks, but not before an exchange that is failing has named the rank that is gone."""
+        if not self._exchanging:
+            raise SystemExit(143)
+        self._terminated = True
 
     def close(self) -> None:
         """End the signs of life of this rank."""
@@ -168,6 +193,9 @@ class Group:
 
 def distributed() -> Any:
     """Return torch.distributed; raise where PyTorch is not installed or was built without it."""
+    os.environ.setdefault(
+        "TORCH_CPP_LOG_LEVEL", "ERROR"
+    )  # else a lost connection is pages of C++ frames beside our error
     try:
         import torch.distributed as dist
     except ImportError as error:
@@ -179,6 +207,12 @@ def distributed() -> Any:
     return dist
 
 
+def _reason(error: RuntimeError) -> str:
+    """Return the first sentence of an error of gloo, without the line of its source."""
+    text = visible(str(error).partition("\n")[0])
+    return re.sub(r"^\[[^]]*\] *", "", text).partition(". ")[0][:200]
+
+
 def _tensor(numbers: Array) -> Any:
     import torch
 
@@ -188,13 +222,17 @@ def _tensor(numbers: Array) -> Any:
 def _process_group(mesh: Any, dist: Any) -> Any:
     """Return the process group of a mesh with one axis, or the one given."""
     if not dist.is_initialized():
-        raise ArgumentError("Group: torch.distributed has no processes yet; call tritium.parallel.join(), or init_process_group first.")
+        raise ArgumentError(
+            "Group: torch.distributed has no processes yet; call tritium.parallel.join(), or init_process_group first."
+        )
     if isinstance(mesh, dist.ProcessGroup):
         return mesh
     if not isinstance(mesh, dist.DeviceMesh):
         raise ArgumentError(f"parallel: a Group, a DeviceMesh or a process group is needed, given {shown(mesh)}.")
     if mesh.ndim != 1 or mesh.device_type != "cpu":
-        raise ArgumentError(f"parallel: a mesh of CPUs with one axis is needed, given {mesh.device_type} with {mesh.ndim} axes.")
+        raise ArgumentError(
+            f"parallel: a mesh of CPUs with one axis is needed, given {mesh.device_type} with {mesh.ndim} axes."
+        )
     return mesh.get_group()
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-
 from tritium.interop import from_numpy
 from tritium.nn.linear import QuantLinear
 from tritium.nn.mixers import Experts, Router, gated
@@ -29,7 +28,9 @@ class GatheredLinear(QuantLinear):
 
     __slots__ = ("group", "layer", "read", "sub_norm", "written")
 
-    def __init__(self, layer: QuantLinear, group: Group, read: list[int], written: list[int], sub_norm: RMSNorm | None) -> None:
+    def __init__(
+        self, layer: QuantLinear, group: Group, read: list[int], written: list[int], sub_norm: RMSNorm | None
+    ) -> None:
         for name in QuantLinear.__slots__:
             setattr(self, name, getattr(layer, name))
         self.layer, self.group, self.read, self.written, self.sub_norm = layer, group, read, written, sub_norm
@@ -97,11 +98,11 @@ class GatheredHead(Head):
 
     __slots__ = ("group", "written")
 
-    def __init__(self, norm: RMSNorm, weight: Tensor | QuantLinear, multiplier: float, group: Group, written: list[int]) -> None:
+    def __init__(
+        self, norm: RMSNorm, weight: Tensor | QuantLinear, multiplier: float, group: Group, written: list[int]
+    ) -> None:
         super().__init__(norm, weight, multiplier)
         self.group, self.written = group, written
 
     def __call__(self, x: Tensor) -> Tensor:
         return gather(self.group, super().__call__(x), self.written)
-
-

@@ -56,11 +56,17 @@ def check(description: Description, hidden_size: int, vocab_size: int, ranks: in
     sizes = {"hidden_size": hidden_size, "vocab_size": vocab_size}
     for layer in description.layers:
         mixer, mlp = layer.mixer, layer.mlp
-        key, heads = ("num_attention_heads", mixer.heads) if isinstance(mixer, Attention) else ("linear_num_value_heads", mixer.value_heads)
+        key, heads = (
+            ("num_attention_heads", mixer.heads)
+            if isinstance(mixer, Attention)
+            else ("linear_num_value_heads", mixer.value_heads)
+        )
         sizes |= {key: heads, "intermediate_size": mlp.intermediate_size}
     name, least = min(sizes.items(), key=lambda item: item[1])
     if ranks > least:
-        raise ArgumentError(f"parallel: {ranks} ranks were given, and the model has {name} {least}; use at most {least} ranks.")
+        raise ArgumentError(
+            f"parallel: {ranks} ranks were given, and the model has {name} {least}; use at most {least} ranks."
+        )
 
 
 def _elements(start: int, items: range, size: int) -> Order:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 BEAT_S = 0.5  # between two signs of life
-LOST_S = 3.0  # without one: the process is gone or stopped
+LOST_S = 2.5  # without one, after something failed: the process is gone or stopped
+BUSY_S = 8.0  # while it reads a model: its threads may wait for a processor
+ELASTIC = "TORCHELASTIC_RUN_ID"  # in the environment of what torchrun starts
 
 
 class Watch:
@@ -32,7 +34,7 @@ class Watch:
         count = 0
         while not self._end.wait(BEAT_S):
             count += 1
-            self._orphaned = self._orphaned or os.getppid() != self._parent
+            self._orphaned = self._orphaned or (ELASTIC in os.environ and os.getppid() != self._parent)
             try:
                 self._beat(count)
             except RuntimeError:  # the store does not answer: from now on only the silence of rank 0 grows
@@ -52,14 +54,14 @@ class Watch:
         """Return True if the process that started this one has ended."""
         return self._orphaned
 
-    def lost(self) -> list[int]:
-        """Return the ranks that have given no sign of life for too long, the longest silent first."""
+    def lost(self, after_s: float = LOST_S) -> list[int]:
+        """Return the ranks that have given no sign of life for so long, the longest silent first."""
         now = time.monotonic()
-        answers = now - self._answered < LOST_S
+        answers = now - self._answered < after_s
         # Once rank 0 is gone nobody else can be seen: those are lost that had been silent before it was.
-        until, limit = (now, LOST_S) if answers else (self._answered, LOST_S / 2)
+        until, limit = (now, after_s) if answers else (self._answered, after_s / 2)
         silent = {r: self._seen[r] for r in range(1, self.ranks) if r != self.rank and until - self._seen[r] > limit}
-        if self.rank and now - self._seen[0] > LOST_S:
+        if self.rank and now - self._seen[0] > after_s:
             silent[0] = self._seen[0]
         return sorted(silent, key=lambda r: silent[r])
 
@@ -78,7 +80,7 @@ class Watch:
         self._store.set(f"{name}/{self.rank}", "1")
         end = time.monotonic() + limit_s
         while late := [r for r in range(self.ranks) if not self._store.check([f"{name}/{r}"])]:
-            if silent := [r for r in self.lost() if r in late]:
+            if silent := [r for r in self.lost(BUSY_S) if r in late]:
                 give_up(silent)
             if time.monotonic() > end:
                 give_up(late)

@@ -42,7 +42,9 @@ class Entry:
     raw: Callable[[], memoryview] = field(repr=False)
     scale: Callable[[], Array] | None = field(default=None, repr=False)  # as stored, not interpreted
     decode: Callable[[], Ternary] | None = field(default=None, repr=False)
-    decode_rows: Callable[[slice], Ternary] | None = field(default=None, repr=False)  # a few rows alone, in the file's order
+    decode_rows: Callable[[slice], Ternary] | None = field(
+        default=None, repr=False
+    )  # a few rows alone, in the file's order
     numbers: Callable[[], Array] | None = field(default=None, repr=False)
     some: Callable[[slice], Array] | None = field(default=None, repr=False)  # numbers of a few rows alone
     heads: int = 0  # of Q and K whose rows the file stores in pairs, for interleaved RoPE
