@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -396,13 +396,7 @@ def from_entries(
     words = shares.part(config.vocab_size, *((0, 1) if group is None else (group.rank, group.ranks)))
     regroup = rounded and not config.description.trained_int8 and activations in (None, "group")
 
-    def entry(name: str, shape: tuple[int, ...]) -> Entry:
-        found = entries.get(name)
-        if found is None:
-            raise fault("the model", f"no weight {name!r}", f"one of shape {list(shape)}", "The file is incomplete.")
-        if found.shape != shape:
-            raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
-        return found
+    entry = partial(_entry_of_shape, entries)
 
     def linear(p: Product, norm: Tensor | None) -> BitLinear:
         stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
@@ -450,6 +444,16 @@ def from_entries(
         return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
 
     return Source(linear, plain, lambda: table("model.embed_tokens.weight"), out, experts)
+
+
+def _entry_of_shape(entries: Mapping[str, Entry], name: str, shape: tuple[int, ...]) -> Entry:
+    """Return a weight; raise where it is not there, or has another shape."""
+    found = entries.get(name)
+    if found is None:
+        raise fault("the model", f"no weight {name!r}", f"one of shape {list(shape)}", "The file is incomplete.")
+    if found.shape != shape:
+        raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
+    return found
 
 
 def default_activations(config: Config, group: int) -> str:
