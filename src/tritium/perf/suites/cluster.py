@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,7 +59,7 @@ class Cluster(Protocol):
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to a scheduler, tcp://host:port or tls://host:port, or start workers on this machine: local:N."""
     try:
-        import distributed
+        distributed: Any = import_module("distributed")
     except ImportError as error:
         raise PackageError(
             f"--on: the package 'distributed' is needed and not installed; {install_command('dask')}."
@@ -324,7 +325,7 @@ def _opened(
 def on_each_machine(cluster: Cluster, fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
     """Return what a function returns on every machine, by host; a machine whose workers are all lost is left out."""
     results: dict[str, Any] = {}
-    while left := {a: t for a, t in ((a, cluster.submit(a, socket.gethostname)) for a in sorted(cluster.workers()))}:
+    while left := {a: cluster.submit(a, socket.gethostname) for a in sorted(cluster.workers())}:
         hosts: dict[str, str] = {}
         for address, task in left.items():
             if _waited(cluster, address, task):
