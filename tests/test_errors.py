@@ -18,6 +18,7 @@ EXPECTED = {
     "BoundsError": "IndexError", "TraceError": "TypeError", "ViewError": "ValueError", "PoolError": "ValueError",
     "FormatError": "ValueError", "QuantError": "ValueError", "BatchError": "RuntimeError", "PipelineError": "RuntimeError",
     "VerifyError": "AssertionError", "PackageError": "ImportError", "ContextError": "ValueError", "BusyError": "RuntimeError",
+    "RankError": "RuntimeError", "ClusterError": "RuntimeError",
     "PerformanceError": "AssertionError", "SaveError": "OSError", "BaselineError": "LookupError", "TuneError": "RuntimeError",
     "BuildError": "RuntimeError", "FetchError": "OSError",
     "OutOfMemoryError": "MemoryError", "RangeError": "OverflowError", "ExchangeError": "BufferError", "MissingFileError": "FileNotFoundError",

@@ -46,6 +46,7 @@ indexing eager quant memory threads testing linalg fft
 graph
 families
 compiler contract nn io
+parallel
 counts batching models
 serve torch perf
 see

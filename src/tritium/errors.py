@@ -91,6 +91,10 @@ class PackageError(TritiumError, ImportError):
     """A package that only some uses need is not installed."""
 
 
+class RankError(TritiumError, RuntimeError):
+    """One of the processes that share a model is gone, stopped, or was called with something else."""
+
+
 class BusyError(TritiumError, RuntimeError):
     """There is no room for another request now; a later try may find some."""
 
@@ -227,6 +231,10 @@ class TuneError(TritiumError, RuntimeError):
     """No candidate of a race could run, or the one that was kept no longer does."""
 
 
+class ClusterError(TritiumError, RuntimeError):
+    """The machines of a cluster cannot be reached, or do not measure the same program."""
+
+
 class BuildError(TritiumError, RuntimeError):
     """Another revision of the package could not be checked out or built."""
 
@@ -242,6 +250,8 @@ EXTRAS = {  # as in pyproject.toml; a test compares them
     "torch": ("torch>=2.5",),
     "cuda": ("torch>=2.9", "triton>=3.5; sys_platform == 'linux'", "nvidia-ml-py>=12; sys_platform == 'linux'"),
     "mlx": ("mlx>=0.32; sys_platform == 'darwin'", "mlx[cpu]>=0.32; sys_platform == 'linux'"),
+    "dask": ("distributed>=2024.8",),
+    "vllm": ("vllm>=0.30",),
     "png": ("resvg_py>=0.5",),
 }
 

@@ -475,7 +475,7 @@ def test_embeddings_of_a_type_that_is_not_read_are_named_with_their_file(tmp_pat
 
     entry = SimpleNamespace(stored="IQ3_S", where="m.gguf, tensor 'token_embd.weight'", shape=(256, 256))
     with pytest.raises(FormatError, match=r"m\.gguf, tensor 'token_embd\.weight'.*IQ3_S.*--token-embedding-type f16"):
-        _unquantised(entry, dt.f16)  # type: ignore[arg-type]
+        _unquantised(entry, dt.f16, range(256))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", SHIPPED)

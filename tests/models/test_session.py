@@ -200,6 +200,7 @@ def table(rows: Any, device: str = "cpu") -> Session:
     """A session of a network without layers: the logits after token i are rows[i]."""
     numbers = tt.asarray(np.asarray(rows, np.float32), device=device)
     network: Any = SimpleNamespace(
+        divided=None,
         certified=None,
         embedding=lambda ids: tt.take(numbers, ids.reshape(-1), axis=0).reshape(*ids.shape, -1),
         ropes=(tt.nn.RoPE(8).to(device),), blocks=(), head=lambda x: x, device=tt.device(device),

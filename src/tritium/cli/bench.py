@@ -85,6 +85,7 @@ def options_of_measuring(command: Command) -> Command:
         INSTRUCTIONS,
         click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Results file."),
         click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command."),
+        click.option("--on", metavar="ADDRESS", help="Measure on a Dask cluster: tcp://host:port, or local:N workers here."),
         click.option("--format", type=FORMATS, default="text", show_default=True, help="Output format."),
         json_option("Print JSON: --format json.", "format"),
         NO_REPORT,
@@ -95,7 +96,7 @@ def options_of_measuring(command: Command) -> Command:
 
 def options_of(
     suite: str, *, quick: bool, thorough: bool, config: str | None, load: tuple[str, ...], devices: tuple[tuple[str, ...], ...],
-    output: str | None, instructions: bool, **values: Any,
+    output: str | None, instructions: bool, on: str | None = None, **values: Any,
 ) -> Options:  # fmt: skip
     """Return the options of a suite as the command line, a file and the suite itself have them, in this order."""
     from tritium.perf.suites import suites
@@ -103,6 +104,10 @@ def options_of(
     if quick and thorough:
         raise click.UsageError("--quick and --thorough were both given; choose one.")
     path = output_path(suite, output, config)
+    if on and (load or suite == suites.PROJECT.name):
+        raise click.UsageError(
+            "--on measures what every machine has: your own benchmarks are files of this one. Leave one out."
+        )
     own = [name for file in load for name in suites.load(file)]
     if suite == suites.PROJECT.name:
         own = own_project(bool(own))
@@ -329,7 +334,7 @@ def measured_code(suite: str, parameters: dict[str, Any], *, quiet: bool = False
     options = None
     try:
         options = options_of(suite, **parameters)
-        results = _measure(options)
+        results = _measure(options, parameters.get("on"))
     except KeyboardInterrupt:
         status("")
         if options is None:
@@ -363,7 +368,7 @@ def _failures(results: Results) -> str:
     return f"{len(failed)} of {cells} cells failed: {listed}{more}"
 
 
-def _measure(options: Options) -> Results:
+def _measure(options: Options, on: str | None) -> Results:
     from tritium.perf.suites import suites
 
     grid = suites.grid(options)
@@ -375,7 +380,13 @@ def _measure(options: Options) -> Results:
     if options.resume and not journal.exists():
         echo(f"nothing to resume: there is no {shown(journal.name)}; measuring from the start.", err=True)
     with progress(grid.summary(options.plan)) as report:
-        results = suites.measure(options, grid, progress=report, journal=journal)
+        if on:
+            from tritium.perf.suites import cluster
+
+            with cluster.connected(on) as machines:
+                results = cluster.measure(options, grid, machines, progress=report, journal=journal)
+        else:
+            results = suites.measure(options, grid, progress=report, journal=journal)
     _save(results, options.output)
     if results.complete:
         journal.unlink(missing_ok=True)

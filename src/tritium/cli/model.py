@@ -16,7 +16,10 @@ MODEL is a path, or a name owner/repo of the Hugging Face hub (`models.hub`).
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +48,7 @@ from tritium.cli.text import (
     status,
 )
 from tritium.errors import ArgumentError, ContextError
+from tritium.parallel.group import Group, is_started, join
 from tritium.threads import set_num_threads
 
 if TYPE_CHECKING:
@@ -100,12 +104,45 @@ def opened(path: str | None, *, threads: int | None = None, **options: Any) -> M
     if threads is not None:
         set_num_threads(threads)
     name, options = split(options, *NAME)
-    if path is None:
-        return load(**options)
-    place = located(path, **name, check=Config.from_hf)
-    status(f"loading {path} …")
-    model = load(place.path, **options)
-    model.name = place.name if place.path.is_dir() else model.name
+    group = join() if is_started() else None
+    place = None if path is None else located(path, **name, check=Config.from_hf)
+
+    def read() -> Model:
+        if place is None:
+            return load(**options, parallel=group)
+        if group is None or not group.rank:
+            status(f"loading {path} …")
+        model = load(place.path, **options, parallel=group)
+        model.name = place.name if place.path.is_dir() else model.name
+        return model
+
+    return read() if group is None else shared(read, group)
+
+
+_led: list[Model] = []  # the model that this process led last
+_groups: list[Group] = []  # whose rank 0 this process is
+
+
+def shared(read: Callable[[], Model], group: Group) -> Model:
+    """Return the model where this process is rank 0 and leads; elsewhere follow until rank 0 ends, and end."""
+    signal.signal(signal.SIGTERM, lambda *_: group.terminate())
+    if group.rank:
+        while read().follow():
+            pass
+        raise SystemExit(0)
+
+    def ended(message: str) -> None:
+        """Have the main thread end too, which waits for something else: a server for requests."""
+        if threading.current_thread() is not threading.main_thread():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    group.on_failure = ended
+    while _led:
+        _led.pop().lead_again()
+    model = read()
+    model.lead()
+    _led.append(model)
+    _groups[:] = [group]
     return model
 
 
@@ -466,6 +503,8 @@ def serve(
         opened(model, **model_options), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
         chat_template=form, **rest,
     )  # fmt: skip
+    for group in _groups:
+        group.check()
 
 
 @click.command(name="model")

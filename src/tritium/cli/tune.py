@@ -31,10 +31,12 @@ NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads"
 @click.option("--explain", metavar="NAME", help="Show the candidates of the last race, with intervals.")
 @click.option("--revalidate", is_flag=True, help="Race winners and runners-up again; exit code 1 if one lost.")
 @click.option("--clear", is_flag=True, help="Forget tuned choices; with --op, only those.")
+@click.option("--on", metavar="ADDRESS", help="Tune every machine of a Dask cluster: tcp://host:port, or local:N.")
 @json_option("Print JSON with every sample.")
 def tune(
     names: tuple[str, ...], quick: bool, sizes: tuple[tuple[int, ...], ...] | None, batches: tuple[int, ...] | None,
-    model: str | None, source: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool,
+    model: str | None, source: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, on: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Pick the fastest kernels and settings for this machine.
 
@@ -64,7 +66,11 @@ def tune(
         raise click.UsageError(f"{products[0]} is for the products of a GPU, not for {other}; leave one of them out.")
     if sizes and model:
         raise click.UsageError("--sizes and --model do not go together; give one of them.")
-    if source is not None:
+    if on and (actions or products):
+        raise click.UsageError(f"{(actions + products)[0]} is for this machine; leave --on out.")
+    if on:
+        _tune_all(on, names, quick, as_json)
+    elif source is not None:
         _keep_devices(source, as_json)
     elif listed:
         _list(as_json)
@@ -136,6 +142,33 @@ def _tune(
             "Threads and device are followed only with TRITIUM_TUNED=all (the device also with TRITIUM_DEVICE=auto): the last "
             "bits of results may depend on them."
         )
+
+
+def tune_here(names: tuple[str, ...], quick: bool) -> list[dict[str, str]]:
+    """Tune this machine, which keeps its choices; return what was chosen and why."""
+    from tritium.perf.tune import choices as tune_choices
+
+    done = tune_choices.fill(names, quick=quick)
+    return [{"name": o.race.choice, "what": o.race.title, "value": _value(o), "why": o.why} for o in done]
+
+
+def _tune_all(on: str, names: tuple[str, ...], quick: bool, as_json: bool) -> None:
+    """Tune the machines of a cluster side by side, each by itself."""
+    from tritium.perf.suites import cluster
+
+    with cluster.connected(on) as machines:
+        rows = cluster.on_each_machine(machines, tune_here, names, quick)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    titles = list(dict.fromkeys(row["what"] for chosen in rows.values() for row in chosen))
+    values = {host: {row["what"]: row["value"] for row in chosen} for host, chosen in rows.items()}
+    print_parts(
+        Table(
+            [[title, *(shown(v.get(title, "-")) for v in values.values())] for title in titles],
+            ["what", *map(shown, rows)],
+        )
+    )
 
 
 def _value(o: Any) -> str:

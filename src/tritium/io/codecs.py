@@ -98,6 +98,13 @@ class I2S:
         scale = _finite(tail[:4].view("<f4")[0], self.name)
         return Ternary(out, (n, k), scale)
 
+    def decode_rows(self, buffer: Buffer | Array, shape: Shape, rows: slice) -> Ternary:
+        """Decode some rows; no bytes of others are read."""
+        n, k = _matrix(shape, self.name)
+        data = _bytes(buffer, self.nbytes((n, k)), self.name)
+        some = data[rows.start * k // 4 : rows.stop * k // 4]
+        return self.decode(np.concatenate([some, data[n * k // 4 :]]), (rows.stop - rows.start, k))
+
     def encode(self, t: Ternary) -> Array:
         n, k = t.shape
         check_k(self.name, k, self.block)
@@ -144,6 +151,13 @@ class Blocks(ABC):
             packed[scale[r] == 0] = ZEROS
             out[r] = packed.reshape(-1, k // 4)
         return Ternary(out, (n, k), scale, self.block)
+
+    def decode_rows(self, buffer: Buffer | Array, shape: Shape, rows: slice) -> Ternary:
+        """Decode some rows; no bytes of others are read."""
+        n, k = _matrix(shape, self.name)
+        row = self.nbytes((1, k))
+        data = _bytes(buffer, self.nbytes((n, k)), self.name)
+        return self.decode(data[rows.start * row : rows.stop * row], (rows.stop - rows.start, k))
 
     def encode(self, t: Ternary) -> Array:
         """Encode into blocks. A block of zeros keeps its scale, so that codes and scales both survive a round trip; ggml's own
@@ -363,6 +377,22 @@ class HF:
                 codes = _legal((body[r] >> np.uint8(2 * i)) & np.uint8(3), first, self.name)
                 out[first : first + len(codes)] = pack(codes)
         return Ternary(out, (n, k), self.multiplier(scale, inverted=inverted))
+
+    def decode_rows(self, buffer: Buffer | Array, shape: Shape, rows: slice, scale: Any, *, inverted: bool) -> Ternary:
+        """Decode some rows; a byte holds four of them that are a quarter of the matrix apart, and only bytes of these are read."""
+        n, k = _matrix(shape, self.name)
+        self.check(n)
+        quarter = n // 4
+        body = _bytes(buffer, n * k // 4, self.name).reshape(quarter, k)
+        out = np.empty((rows.stop - rows.start, -(-k // 4)), np.uint8)
+        for i in range(4):
+            first, last = max(rows.start, i * quarter), min(rows.stop, (i + 1) * quarter)
+            for r in rows_at_a_time(max(last - first, 0), k):
+                start = first + r.start
+                fields = body[start - i * quarter : first + r.stop - i * quarter] >> np.uint8(2 * i)
+                codes = _legal(fields & np.uint8(3), start, self.name)
+                out[start - rows.start : start - rows.start + len(codes)] = pack(codes)
+        return Ternary(out, (rows.stop - rows.start, k), self.multiplier(scale, inverted=inverted))
 
     def multiplier(self, scale: Any, *, inverted: bool) -> Array:
         stored = np.asarray(scale, np.float32)

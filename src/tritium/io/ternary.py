@@ -111,8 +111,17 @@ class Ternary:
         return t
 
     def take(self, order: Array) -> Ternary:
-        """Return the matrix with its rows in another order."""
-        return Ternary(self.codes[order], self.shape, self.scale[order] if self.scale.ndim else self.scale, self.group)
+        """Return the matrix with its rows in another order, or some of them."""
+        scale = self.scale[order] if self.scale.ndim else self.scale
+        return Ternary(self.codes[order], (len(order), self.shape[1]), scale, self.group)
+
+    def regrouped(self, group: int) -> Ternary:
+        """Return the same matrix with a scale for each `group` columns, repeated where it has fewer; 0: as it is."""
+        if not group or self.group == group:
+            return self
+        scales = self.scales(group)
+        assert scales is not None  # groups are made narrower, never wider
+        return Ternary(self.codes, self.shape, np.ascontiguousarray(scales), group)
 
     def take_columns(self, order: Array) -> Ternary:
         """Return the matrix with its columns in another order; raise where that divides a group with a scale of its own."""

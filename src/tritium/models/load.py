@@ -42,9 +42,10 @@ from tritium.models.speculation.speculator import check_draft
 from tritium.models.text import vocabulary as text
 from tritium.models.text.constraints import KINDS, Format, constrain
 from tritium.models.text.tokenizer import Tokenizer
-from tritium.models.weights import FLOATS, Network, assemble, from_entries, with_copy
+from tritium.models.weights import FLOATS, Divided, Network, assemble, from_entries, with_copy
 from tritium.nn.certified import HeadStatistics
 from tritium.nn.linear import ACTIVATIONS as WORDS
+from tritium.parallel.group import as_group
 from tritium.tensor import Tensor
 
 # The models in the package; the first is what is loaded without a name.
@@ -147,6 +148,36 @@ class Model:
         """A cache for so many sequences at once, of `context` tokens each (default: as the model was loaded)."""
         kv, context = FLOATS[self.kv], self.context if context is None else context
         return Session(self.network, self.config, slots=slots, context=context, kv=kv, made=self._programs)
+
+    def follow(self) -> bool:
+        """Make the calls of rank 0, which leads, until it ends: for the other ranks of a model that `load(parallel=…)` loaded.
+        Return True if rank 0 then loads a model again, as it says by `lead_again()`."""
+        divided = self._divided("follow")
+
+        def make(slots: int, context: int, kv: int) -> Session:
+            return Session(
+                self.network, self.config, slots=slots, context=context, kv=dt.FLOATS[kv], made=self._programs
+            )
+
+        return divided.calls.follow(make, [program for program in self._programs if program is not None])
+
+    def lead(self) -> None:
+        """Have rank 0 call alone, and the others `follow()` it; they are told when it ends."""
+        self._divided("lead").calls.lead()
+
+    def lead_again(self) -> None:
+        """Have the others load a model again instead of waiting for calls of this one."""
+        self._divided("lead").calls.end(again=True)
+
+    def _divided(self, what: str) -> Divided:
+        divided = self.network.divided
+        if divided is None:
+            raise ArgumentError(f"{what}: this model is in one process; load it with parallel=….")
+        if (divided.calls.group.rank == 0) != (what == "lead"):
+            raise ArgumentError(
+                f"{what}: rank 0 leads and all others follow, and this is rank {divided.calls.group.rank}."
+            )
+        return divided
 
     @cached_property
     def _own(self) -> Session:
@@ -258,6 +289,8 @@ class Model:
 
     def save(self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> Path:
         """Write a prepacked file: weights as this machine's kernels read them, mapped at once the next time."""
+        if self.network.divided is not None:
+            raise ArgumentError("save: each process has a part of this model; load it without parallel= to save it.")
         if self.device.type != "cpu":
             raise DeviceError(
                 f"save: the model is on {self.device}; bring it to the CPU first: model.to('cpu').save(…)."
@@ -370,7 +403,7 @@ def shipped(name: str = SHIPPED[0]) -> Path:
 def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
     context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,
-    activations: str | None = None, certified: bool | None = None,
+    activations: str | None = None, certified: bool | None = None, parallel: Any = None,
     revision: str | None = None, file: str | None = None, offline: bool | None = None,
 ) -> Model:  # fmt: skip
     """A model from a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or by its name owner/repo on
@@ -385,6 +418,8 @@ def load(
     by group; weights that `ternarise` rounded have groups.
     mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
     certified: read a float head through an int8 copy with bounds, which picks the same tokens; None: where it pays.
+    parallel: the processes that share the model, each with a part of its weights: a `tritium.parallel.Group`, a DeviceMesh of one axis
+    or a process group of torch.distributed, or True for all that torchrun started. Every rank makes the same calls.
     revision, file, offline: of a model by name, see `tritium.fetch`.
     """
     there = backends.device(device)
@@ -398,8 +433,10 @@ def load(
     path, name = hub.locate(path, revision=revision, file=file, offline=offline, check=Config.from_hf)
     if storage not in (None, *STORAGES):
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
+    group = None if parallel is None or parallel is False else as_group(parallel)
     if path.is_file() and prepacked.is_prepacked(read_start(path, 64)):
         chosen = {
+            "parallel": group,
             "head": head,
             "storage": storage,
             "variant": variant,
@@ -413,13 +450,15 @@ def load(
     config = read_config(found)
     source = from_entries(
         found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations,
-        rounded=ternarise,
+        rounded=ternarise, group=group,
     )  # fmt: skip
-    network = assemble(config, source, context).to(there)
+    network = assemble(config, source, context, group).to(there)
     network = with_copy(network, certified)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in found.entries.values():
         forget(entry.raw())
+    if group is not None:
+        group.wait_for_all()
     return Model(config, network, name=name, source=without_weights(found), kv=kv, context=context)
 
 

@@ -50,8 +50,9 @@ class Plain(NamedTuple):
     """Plain numbers of a file, such as the weight of a norm or the matrix of a router."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # in the file
     suffix: str = ".weight"  # of its name in files
+    order: Order | None = None  # of the rows that are taken; None: all as they are
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,19 @@ def layer_parts(layer: Layer, description: Description, hidden_size: int) -> Lay
     else:
         _experts(layer.mlp, hidden_size, parts)
     return parts
+
+
+def take_rows(products: tuple[Product, ...], rows: Order) -> tuple[Product, ...]:
+    """Return products with some of their rows, counted over all of them."""
+    taken, start = [], 0
+    for product in products:
+        matrices = []
+        for part in product.parts:
+            own = rows[(rows >= start) & (rows < start + part.taken)] - start
+            start += part.taken
+            matrices.append(part._replace(order=own if part.order is None else part.order[own]))
+        taken.append(product._replace(parts=tuple(matrices)))
+    return tuple(taken)
 
 
 def _attention(a: Attention, hidden_size: int, parts: LayerParts, norms: bool) -> None:

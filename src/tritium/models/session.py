@@ -49,17 +49,19 @@ START = 8  # what a call costs before its first token, in tokens of prefill: all
 
 Ids = Sequence[int]
 Logits = np.ndarray[Any, np.dtype[np.float32]]
+Program = Callable[..., Any]
 
 
 class Programs(NamedTuple):
-    """A network as compiled functions. A call with new shapes compiles a program; one run is one native call."""
+    """A network as compiled functions. A call with new shapes compiles a program; one run is one native call. Of a network over several
+    processes they are functions whose ops are called one by one."""
 
-    last: Compiled  # logits after the last token of each sequence
-    every: Compiled  # log-probabilities after every token
-    pick: Compiled  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens and
+    last: Program  # logits after the last token of each sequence
+    every: Program  # log-probabilities after every token
+    pick: Program  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens and
     # places it was given become those of the next step
-    hidden: Compiled  # hidden states after the final norm, of chosen rows
-    approximate: Compiled | None = (
+    hidden: Program  # hidden states after the final norm, of chosen rows
+    approximate: Program | None = (
         None  # of a certified head: what bounds the logits after the last token of each sequence
     )
 
@@ -123,6 +125,8 @@ def programs(network: Network) -> Programs:
         assert network.certified is not None
         return network.certified.approximate(hidden(ids, places, at, *caches))
 
+    if network.divided is not None:  # numbers are exchanged between layers, which no graph can do
+        return Programs(last, every, pick, hidden)
     return Programs(
         Compiled(last, donate="caches"),
         Compiled(every, donate="caches"),
@@ -210,7 +214,8 @@ class Session:
         # The CPU has its logits at hand. Measured at 128,256 of them, a program that also finds the largest and where it stands
         # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
         self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
-        mixers = [layer.mixer for layer in config.description.layers]
+        divided = network.divided
+        mixers = [layer.mixer for layer in (config.description if divided is None else divided).layers]
         self.caches: tuple[Tensor, ...] = tuple(t for mixer in mixers for t in self._state(mixer, kv))
         kinds = [isinstance(mixer, DeltaNet) for mixer in mixers for _ in range(1 + isinstance(mixer, DeltaNet))]
         self.memory = SlotMemory(
@@ -226,6 +231,12 @@ class Session:
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
         self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
         self._ahead: _Ahead | None = None
+        if divided is not None:
+            number = divided.calls.open(self, slots, capacity, dt.FLOATS.index(dt.dtype(kv)))
+            shared = [
+                partial(divided.calls.run, number, i, fn) for i, fn in enumerate(self._programs) if fn is not None
+            ]
+            self._programs = Programs(*shared)
         self._certified = None if self._programs.approximate is None else Certified(network.certified)  # type: ignore[arg-type]
 
     def _state(self, mixer: d.Attention | DeltaNet, kv: Any) -> tuple[Tensor, ...]:
@@ -507,7 +518,7 @@ class Session:
         found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
         return found
 
-    def _together(self, program: Compiled, slots: Sequence[int], ids: Ids, cut: bool = True) -> tuple[Logits, ...]:
+    def _together(self, program: Program, slots: Sequence[int], ids: Ids, cut: bool = True) -> tuple[Logits, ...]:
         """Append tokens to slots, those of one in order; return the results of a program, cut to a row for each token."""
         self._ahead = None
         padded, places = self._padded(slots, ids, "ids", np.int32)
@@ -660,7 +671,7 @@ class Session:
         return new
 
     def _run(
-        self, program: Compiled, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], at: np.ndarray[Any, Any]
+        self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], at: np.ndarray[Any, Any]
     ) -> Logits:
         found = program(self._sent(ids, "ids"), self._sent(places, "places"), self._sent(at, "at"), *self.caches)
         return np.asarray(found.numpy())

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritium import backends, dtype as dt, ops, quant
 from tritium.backends import Device
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, DeviceError
 from tritium.escape import visible
 from tritium.families import FAMILIES, description as d
 from tritium.families.config import Config
@@ -39,6 +39,7 @@ from tritium.models.parts import (
     layer_parts,
     of_expert,
     shapes_in_files,
+    take_rows,
 )
 from tritium.nn.certified import WORTH, CertifiedHead, certify, refusal
 from tritium.nn.embedding import QuantEmbedding
@@ -48,6 +49,9 @@ from tritium.nn.rope import RoPE
 from tritium.nn.rotation import RotatedEmbedding, RotatedLinear, Rotation
 from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, Parallel, RMSNorm
 from tritium.op import Spec
+from tritium.parallel import Group, shares
+from tritium.parallel.calls import Calls
+from tritium.parallel.layers import GatheredHead, GatheredLinear, GatheredMoE, MergedEmbedding
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads
 
@@ -57,16 +61,24 @@ ROPE_TENSORS = frozenset(("rope_freqs", "rope_factors_long", "rope_factors_short
 FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 
 
-class Network(NamedTuple):
-    """All parts of a decoder."""
+class Divided(NamedTuple):
+    """What a rank knows of a network of which it holds a part."""
 
-    embedding: Embedding | QuantEmbedding | RotatedEmbedding
+    calls: Calls
+    layers: tuple[Layer, ...]  # with its own heads and columns alone
+
+
+class Network(NamedTuple):
+    """All parts of a decoder, or those of one rank."""
+
+    embedding: Embedding | QuantEmbedding | RotatedEmbedding | MergedEmbedding
     ropes: tuple[RoPE, ...]  # the different position embeddings of its layers
     blocks: tuple[Block, ...]
     head: Head
     parts: tuple[LayerParts, ...]  # the names of each layer's weights
     certified: CertifiedHead | None = None  # an int8 copy of the head with bounds, where one pays
     uncertified: str = ""  # why there is none
+    divided: Divided | None = None  # over several processes
 
     @property
     def rope(self) -> RoPE:
@@ -81,6 +93,10 @@ class Network(NamedTuple):
         """Return the same on another device, its weights made ready there; a head that is the embedding stays so."""
         if backends.device(device) is self.device:
             return self
+        if self.divided is not None or isinstance(self.embedding, MergedEmbedding):
+            raise DeviceError(
+                f"parallel: ranks run on CPUs, and {backends.device(device)} was asked for; leave device out."
+            )
         embedding = self.embedding.to(device)
         tied = self.head.weight is self.embedding.weight
         table: Tensor | QuantLinear = embedding.weight if tied else self.head.weight.to(device)
@@ -104,31 +120,59 @@ class Source(NamedTuple):
     experts: Callable[[Product], Experts] = _no_experts
 
 
-def assemble(config: Config, source: Source, context: int | None = None) -> Network:
+def assemble(config: Config, source: Source, context: int | None = None, group: Group | None = None) -> Network:
     """Return the network of a configuration, its weights read through `source`; layers are read side by side.
 
-    context: the most tokens it will be used with, where these are fewer than it was made for; LongRoPE depends on it."""
+    context: the most tokens it will be used with, where these are fewer than it was made for; LongRoPE depends on it.
+    group: the processes that share it; this one reads its own part."""
     description = config.description
     context = config.context if context is None else context
     ropes = tuple(RoPE(r.dims, r.theta, scaling=for_context(r.scaling, context)) for r in description.ropes)
 
     parts = tuple(layer_parts(layer, description, config.hidden_size) for layer in description.layers)
 
-    def block(i: int) -> Block:
-        return _Builder(source, config, f"model.layers.{i}", parts[i]).block(description.layers[i], ropes)
+    own = None if group is None else _shares(config, group)
 
-    with ThreadPoolExecutor(get_num_threads()) as pool:
+    def block(i: int) -> Block:
+        builder = _Builder(source, config, f"model.layers.{i}", parts[i])
+        if group is not None and own is not None:
+            return _SharedBuilder(source, config, f"model.layers.{i}", parts[i], own[i], group).block(
+                own[i].layer, ropes
+            )
+        return builder.block(description.layers[i], ropes)
+
+    # Ranks agree about each matrix while they read, so they read in the same order.
+    with ThreadPoolExecutor(get_num_threads() if group is None else 1) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
     last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
     rows, multiplier = source.embedding(), description.embedding_multiplier
     plain = QuantEmbedding(rows, multiplier) if isinstance(rows, QuantLinear) else Embedding(rows, multiplier)
     embedding, table = _rotated_tables(config, plain, source.head())
-    return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
+    if group is None or own is None:
+        return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
+    words, sizes = shares.part(config.vocab_size, group.rank, group.ranks), shares.parts(config.vocab_size, group.ranks)
+    head = GatheredHead(last, table, description.logits_multiplier, group, sizes)
+    divided = Divided(Calls(group), tuple(share.layer for share in own))
+    reason = "each rank has a part of it"
+    return Network(MergedEmbedding(embedding, words, group), ropes, blocks, head, parts, None, reason, divided)
+
+
+def _shares(config: Config, group: Group) -> tuple[shares.Share, ...]:
+    """Return this rank's part of every layer; raise where there are more ranks than the model can be divided into."""
+    description, hidden_size = config.description, config.hidden_size
+    shares.check(description, hidden_size, config.vocab_size, group.ranks)
+    return tuple(shares.share_layer(layer, hidden_size, group.rank, group.ranks) for layer in description.layers)
 
 
 def with_copy(network: Network, wanted: bool | None) -> Network:
     """Return a network whose float head is read through an int8 copy, if that is wanted or, by default (None), pays."""
     table = network.head.weight
+    if network.divided is not None and not wanted:
+        return network
+    if network.divided is not None:
+        raise ArgumentError(
+            "load: certified=True was given, and of a head over several processes each has a part; leave it out."
+        )
     reason = "it was turned off" if wanted is False else refusal(table, 0 if wanted else WORTH)
     head = None
     if not reason:
@@ -202,7 +246,8 @@ def placed(block: Block) -> dict[str, Any]:
     return modules | ({"mlp_sub_norm": mlp.sub_norm} if isinstance(mlp, MLP) else {"router": mlp.router.weight})
 
 
-class _Builder(NamedTuple):
+@dataclass(frozen=True)
+class _Builder:
     """Makes the modules of one layer from its weights."""
 
     source: Source
@@ -226,9 +271,10 @@ class _Builder(NamedTuple):
 
     def attention(self, a: d.Attention, rope: RoPE | None) -> Attention:
         """Return the attention of the layer."""
+        out, sub_norm = self.output("out", "attention_sub_norm")
         return Attention(
-            self.linear("qkv"), self._one("out"), rope, heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim,
-            sub_norm=self.norm("attention_sub_norm"), q_norm=self.norm("q_norm"), k_norm=self.norm("k_norm"), gate=a.gate,
+            self.linear("qkv"), out, rope, heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim,
+            sub_norm=sub_norm, q_norm=self.norm("q_norm"), k_norm=self.norm("k_norm"), gate=a.gate,
             window=a.window, scale=a.scale,
         )  # fmt: skip
 
@@ -242,22 +288,35 @@ class _Builder(NamedTuple):
             )
         plain = {place: self.plain(place) for place in ("b", "a", "conv", "a_log", "dt_bias")}
         conv = plain.pop("conv").reshape(-1, n.kernel)
-        qkv, z, out = (self._one(place) for place in ("qkv", "z", "out"))
+        qkv, z, (out, _) = self._one("qkv"), self._one("z"), self.output("out", "")
         return GatedDeltaNet(
             qkv, z, conv=conv, norm=norm, out=out, heads=n.value_heads, key_heads=n.key_heads, **plain
         )  # fmt: skip
 
     def mlp(self, m: d.Dense) -> MLP:
         """Return the MLP of the layer."""
-        return MLP(self.linear("gate_up"), self._one("down"), m.activation, self.norm("mlp_sub_norm"), m.clamp)
+        gate_up, (down, sub_norm) = self.linear("gate_up"), self.output("down", "mlp_sub_norm")
+        return MLP(gate_up, down, m.activation, sub_norm, m.clamp)
 
-    def moe(self, m: d.Experts) -> MoE:
+    def moe(self, m: d.Experts) -> MoE | GatheredMoE:
         """Return the mixture of experts of the layer."""
+        return MoE(*self.experts(m), activation=m.activation, limit=m.clamp)
+
+    def experts(self, m: d.Experts) -> tuple[Router, Experts, Experts]:
+        """Return the router of the layer and the matrices of its experts."""
         router = Router(
             self.plain("router"), active=m.active, gate=m.scoring, normalise=m.normalise, scale=m.scaling
         )  # fmt: skip
-        gate_up, down = (self.source.experts(self._named(self.parts.products[p][0])) for p in ("gate_up", "down"))
-        return MoE(router, gate_up, down, activation=m.activation, limit=m.clamp)
+        gate_up, down = (self.source.experts(self._named(self.products(p)[0])) for p in ("gate_up", "down"))
+        return router, gate_up, down
+
+    def products(self, place: str) -> tuple[Product, ...]:
+        """Return the products of the layer at a place."""
+        return self.parts.products[place]
+
+    def output(self, place: str, norm: str) -> tuple[QuantLinear, RMSNorm | None]:
+        """Return the last product of a mixer or an MLP, and the norm before it."""
+        return self._one(place), self.norm(norm)
 
     def plain(self, place: str) -> Any:
         """Return plain numbers of the layer."""
@@ -270,11 +329,11 @@ class _Builder(NamedTuple):
 
     def linear(self, place: str) -> QuantLinear | Parallel:
         """Return the product of the layer at a place, or several of one input."""
-        products = [self._product(product) for product in self.parts.products[place]]
+        products = [self._product(product) for product in self.products(place)]
         return products[0] if len(products) == 1 else Parallel(*products)
 
     def _one(self, place: str) -> QuantLinear:
-        (product,) = self.parts.products[place]
+        (product,) = self.products(place)
         return self._product(product)
 
     def _product(self, p: Product) -> QuantLinear:
@@ -293,27 +352,55 @@ class _Builder(NamedTuple):
         return p._replace(name=f"{self.prefix}.{p.name}", parts=parts)
 
 
+@dataclass(frozen=True)
+class _SharedBuilder(_Builder):
+    """Makes one rank's modules of a layer."""
+
+    share: shares.Share
+    group: Group
+
+    def products(self, place: str) -> tuple[Product, ...]:
+        """Return this rank's rows of the products at a place."""
+        return take_rows(super().products(place), self.share.rows[place])
+
+    def plain(self, place: str) -> Any:
+        """Return plain numbers, or this rank's rows of them."""
+        p = self.parts.plain[place]
+        return self.source.plain(p._replace(name=f"{self.prefix}.{p.name}", order=self.share.plain.get(place)))
+
+    def output(self, place: str, norm: str) -> tuple[QuantLinear, RMSNorm | None]:
+        """Return the last product of a mixer or an MLP, which gathers what it reads and writes; the norm is in between."""
+        read = self.share.mixed if place == "out" else self.share.gated
+        return GatheredLinear(self._one(place), self.group, read, self._written, self.norm(norm)), None
+
+    def moe(self, m: d.Experts) -> GatheredMoE:
+        """Return this rank's columns of the experts of the layer."""
+        return GatheredMoE(
+            *self.experts(m), activation=m.activation, limit=m.clamp, group=self.group, read=self.share.gated, written=self._written
+        )  # fmt: skip
+
+    @property
+    def _written(self) -> list[int]:
+        return shares.parts(self.config.hidden_size, self.group.ranks)
+
+
 def from_entries(
     entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False,
-    activations: str | None = None, rounded: bool = False,
+    activations: str | None = None, rounded: bool = False, group: Group | None = None,
 ) -> Source:  # fmt: skip
     """Return the weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file.
     activations: as of `BitLinear`; None: what suits the weights. rounded: its weights were dense, so that nothing was trained with
-    int8 tokens: the scale of a matrix is repeated for groups of columns, by which activations are quantised too."""
+    int8 tokens: the scale of a matrix is repeated for groups of columns, by which activations are quantised too.
+    group: the processes that share the model."""
     _check_names(entries, config)
+    words = shares.part(config.vocab_size, *((0, 1) if group is None else (group.rank, group.ranks)))
     regroup = rounded and not config.description.trained_int8 and activations in (None, "group")
 
-    def entry(name: str, shape: tuple[int, ...]) -> Entry:
-        found = entries.get(name)
-        if found is None:
-            raise fault("the model", f"no weight {name!r}", f"one of shape {list(shape)}", "The file is incomplete.")
-        if found.shape != shape:
-            raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
-        return found
+    entry = partial(_entry_of_shape, entries)
 
     def linear(p: Product, norm: Tensor | None) -> BitLinear:
         stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
-        ternary = [_rows(e.ternary(), part.order) for e, part in zip(stored, p.parts, strict=True)]
+        ternary = _agreed([_rows(e, part.order) for e, part in zip(stored, p.parts, strict=True)], group)
         weight = join(ternary, storage, usual_group(p.columns) if regroup else 0)
         how = activations or default_activations(config, weight.group)
         layer = BitLinear(weight, norm=norm, eps=config.eps, activations=how)
@@ -321,18 +408,23 @@ def from_entries(
             forget(e.raw())
         return layer
 
+    def matrix(stored: Entry, order: np.ndarray[Any, Any] | None) -> BitLinear:
+        weight = join(_agreed([_rows(stored, order)], group), storage)
+        return BitLinear(weight, activations=activations or default_activations(config, weight.group))
+
     def experts(p: Product) -> Experts:
         _check_for_experts(activations)
         parts = [_of_experts(entries, entry, part, p) for part in p.parts]
-        return join_experts(parts, p.experts)
+        return join_experts(_agreed(parts, group), p.experts)
 
     @cache  # a tied head is the embedding itself, not a second one
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
         found = entry(name, (config.vocab_size, config.hidden_size))
         if found.role == "ternary":
-            weight = join([found.ternary()], storage)
-            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
-        return _floats(found.array(), copied) if found.stored in STORED else _unquantised(found, unquantised)
+            return matrix(found, None if group is None else np.array(words))
+        if found.stored in STORED:
+            return _floats(found.array()[words.start : words.stop], copied)
+        return _unquantised(found, unquantised, words)
 
     def out() -> Tensor | QuantLinear:
         tied = "lm_head.weight" not in entries
@@ -347,12 +439,21 @@ def from_entries(
         flat = (p.shape[0], *(n for n in p.shape[1:] if n != 1))  # GGUF leaves out sides of 1
         stored = entry(name, flat if name in entries and entries[name].shape == flat else p.shape)
         if len(flat) == 2 and stored.role == "ternary":
-            weight = join([stored.ternary()], storage)
-            return BitLinear(weight, activations=activations or default_activations(config, weight.group))
-        numbers = stored.float32()
+            return matrix(stored, p.order)
+        numbers = stored.float32() if p.order is None else stored.float32()[p.order]
         return asarray(numbers + np.float32(stored.shift) if stored.shift else numbers, device="cpu")
 
     return Source(linear, plain, lambda: table("model.embed_tokens.weight"), out, experts)
+
+
+def _entry_of_shape(entries: Mapping[str, Entry], name: str, shape: tuple[int, ...]) -> Entry:
+    """Return a weight; raise where it is not there, or has another shape."""
+    found = entries.get(name)
+    if found is None:
+        raise fault("the model", f"no weight {name!r}", f"one of shape {list(shape)}", "The file is incomplete.")
+    if found.shape != shape:
+        raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
+    return found
 
 
 def default_activations(config: Config, group: int) -> str:
@@ -398,16 +499,27 @@ def _of_experts(
 ) -> Ternary:
     """Return the matrices of all experts below each other, from one tensor or from one for each."""
     if f"{part.name}.weight" in entries:
-        return entry(f"{part.name}.weight", (p.experts, part.rows, p.columns)).ternary()
+        stack = entry(f"{part.name}.weight", (p.experts, part.rows, p.columns))
+        if part.order is None:
+            return stack.ternary()
+        return stack_rows([stack.ternary_rows(e * part.rows + part.order) for e in range(p.experts)])
     each = [entry(f"{of_expert(part.name, e)}.weight", (part.rows, p.columns)) for e in range(p.experts)]
-    return stack_rows([e.ternary() for e in each])
+    return stack_rows([_rows(e, part.order) for e in each])
 
 
-def _rows(t: Ternary, order: np.ndarray[Any, Any] | None) -> Ternary:
+def _rows(entry: Entry, order: np.ndarray[Any, Any] | None) -> Ternary:
     """Return some of the rows of a matrix; all for None."""
-    if order is None:
-        return t
-    return Ternary(t.codes[order], (len(order), t.shape[1]), t.scale[order] if t.scale.ndim else t.scale, t.group)
+    return entry.ternary() if order is None else entry.ternary_rows(order)
+
+
+def _agreed(parts: list[Ternary], group: Group | None) -> list[Ternary]:
+    """Return one rank's matrices with the groups of columns that all ranks' need: sums of groups are added as floats, and their number
+    decides the bits."""
+    if group is None or not parts:
+        return parts
+    columns = parts[0].shape[1]
+    narrowest = group.least(min(t.group or columns for t in parts))
+    return parts if narrowest == columns else [t.regrouped(narrowest) for t in parts]
 
 
 def join(parts: list[Ternary], storage: dt.DType, group: int = 0) -> quant.Quantized:
@@ -429,7 +541,7 @@ def join(parts: list[Ternary], storage: dt.DType, group: int = 0) -> quant.Quant
 
 def join_experts(parts: list[Ternary], count: int) -> Experts:
     """Return matrices of experts, each kind below each other, as one tensor [experts, rows of all kinds, columns]."""
-    kinds = [[_rows(t, np.arange(t.shape[0]).reshape(count, -1)[e]) for t in parts] for e in range(count)]
+    kinds = [[t.take(np.arange(t.shape[0]).reshape(count, -1)[e]) for t in parts] for e in range(count)]
     whole = stack_rows([t for kind in kinds for t in kind])
     if not whole.scale.ndim:
         whole = replace(whole, scale=np.full(whole.shape[0], whole.scale, np.float32))
@@ -447,8 +559,8 @@ def _floats(a: np.ndarray[Any, Any], copied: bool) -> Tensor:
     return from_numpy(a.astype(np.float32) if a.dtype == np.float64 else a.copy() if copied else a, device="cpu")
 
 
-def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
-    """A table that ggml quantised, a few rows at a time: as f16 it is half as large as its exact numbers in f32."""
+def _unquantised(entry: Entry, kind: dt.DType, own: range) -> Tensor:
+    """Some rows of a table that ggml quantised, a few at a time: as f16 it is half as large as its exact numbers in f32."""
     if entry.stored not in READABLE:
         raise fault(
             entry.where, f"a table of type {entry.stored}", f"F32, F16, BF16, {', '.join(READABLE)}",
@@ -456,10 +568,10 @@ def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
             "--output-tensor-type f16).",
         )  # fmt: skip
     n, k = entry.shape
-    raw, out = entry.raw(), np.empty((n, k), kind.numpy)
+    raw, out = entry.raw(), np.empty((len(own), k), kind.numpy)
     row = len(raw) // n
-    for rows in rows_at_a_time(n, k):
-        part = raw[rows.start * row : rows.stop * row]
+    for rows in rows_at_a_time(len(own), k):
+        part = raw[(own.start + rows.start) * row : (own.start + rows.stop) * row]
         out[rows] = dequantize(entry.stored, part, (rows.stop - rows.start, k)).astype(kind.numpy)
     return from_numpy(out, device="cpu")
 

@@ -42,6 +42,9 @@ class Entry:
     raw: Callable[[], memoryview] = field(repr=False)
     scale: Callable[[], Array] | None = field(default=None, repr=False)  # as stored, not interpreted
     decode: Callable[[], Ternary] | None = field(default=None, repr=False)
+    decode_rows: Callable[[slice], Ternary] | None = field(
+        default=None, repr=False
+    )  # a few rows alone, in the file's order
     numbers: Callable[[], Array] | None = field(default=None, repr=False)
     some: Callable[[slice], Array] | None = field(default=None, repr=False)  # numbers of a few rows alone
     heads: int = 0  # of Q and K whose rows the file stores in pairs, for interleaved RoPE
@@ -61,7 +64,8 @@ class Entry:
     def where(self) -> str:
         return f"{visible(self.file)}, tensor {visible(self.name)!r}"
 
-    def _read(self, call: Callable[[], Any]) -> Any:
+    def _read(self, call: Callable[[], Any], rows: Array | None = None) -> Any:
+        """Return what a reader does, its rows and columns in Hugging Face's order; rows: those that are to be taken, if not all."""
         if self.refused:
             raise fault(self.where, self.stored, "a weight that can be used as it is stored", self.refused)
         try:
@@ -70,12 +74,27 @@ class Entry:
             raise FormatError(f"{self.where}: {error}") from None
         if value is None:
             return value
-        rows = names.deinterleave(self.shape[0], self.heads) if self.heads else self.rows
+        rows = self._order if rows is None else rows
         if rows is not None:
             value = value.take(rows) if isinstance(value, Ternary) else value[rows]
         if self.columns is not None:
             value = value.take_columns(self.columns) if isinstance(value, Ternary) else value[:, self.columns]
         return value
+
+    @property
+    def _order(self) -> Array | None:
+        """Return the rows of the file in Hugging Face's order; None where it has that order."""
+        return names.deinterleave(self.shape[0], self.heads) if self.heads else self.rows
+
+    def ternary_rows(self, rows: Array) -> Ternary:
+        """Return some rows as ternary() does; where the layout keeps rows apart, only the bytes from the first to the last of them
+        are read."""
+        if self.decode_rows is None or not len(rows):
+            return self.ternary().take(rows)
+        stored = rows if self._order is None else self._order[rows]
+        first, read = int(stored.min()), self.decode_rows
+        part: Ternary = self._read(lambda: read(slice(first, int(stored.max()) + 1)), stored - first)
+        return part.simplified()
 
     def ternary(self) -> Ternary:
         """Return codes and scales, with the fewest scales, of a stack as of one matrix; raise where the weight is not ternary."""

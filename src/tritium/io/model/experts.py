@@ -35,7 +35,7 @@ def split(entries: Iterable[Entry]) -> list[Entry]:
         for i in range(count):
             out.append(replace(
                 e, name=f"{match[1]}mlp.experts.{i}.{kind}.weight", shape=tuple(shape), nbytes=e.nbytes // count, role="ternary",
-                decode=partial(_one, decode, e, i), numbers=None, some=None, scale=None,
+                decode=partial(_one, decode, e, i), numbers=None, some=None, decode_rows=None, scale=None,
             ))  # fmt: skip
     return out
 
@@ -81,7 +81,7 @@ def _stacked(name: str, each: dict[int, Entry]) -> Entry:
     first = experts[0]
     return replace(
         first, name=name, shape=(len(experts), *first.shape), nbytes=sum(e.nbytes for e in experts), role="ternary", decode=decode,
-        numbers=None, some=None, scale=None, raw=_no_bytes,
+        numbers=None, some=None, decode_rows=None, scale=None, raw=_no_bytes,
     )  # fmt: skip
 
 

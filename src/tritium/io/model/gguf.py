@@ -69,6 +69,7 @@ def _entry(
     if kind in codecs.GGUF:
         codec: Any = codecs.i2_s_arm64 if kind == "I2_S" and variant == "arm64" else codecs.GGUF[kind]
         readers["decode"] = lambda: codec.decode(raw(), as_matrix(shape))
+        readers["decode_rows"] = lambda rows: codec.decode_rows(raw(), as_matrix(shape), rows)
         readers["scale"] = lambda: codec.stored_scales(raw())
     elif kind in FLOATS:
         readers["numbers"] = lambda: _plain(raw(), FLOATS[kind], shape)

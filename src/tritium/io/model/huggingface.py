@@ -188,7 +188,7 @@ class _Tensors:
     def _packed(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
         shape, scale = (4 * t.shape[0], t.shape[1]), f"{stem}weight_scale"
 
-        def decode() -> Ternary:
+        def read(rows: slice | None = None) -> Ternary:
             if scale not in self.owner:
                 raise fault("hf packing", f"no tensor {visible(scale)!r}", "a weight_scale beside the packed weight")
             if self.inverted is None:
@@ -196,9 +196,12 @@ class _Tensors:
                     "hf packing", "no quantization_config that defines weight_scale", "linear_class in config.json",
                     "Pass variant='multiply' (mean|W|, as microsoft's 2B-4T) or variant='divide' (1/mean|W|, as Falcon).",
                 )  # fmt: skip
-            return codecs.hf.decode(self.array(t.name), shape, self._scale(scale), inverted=self.inverted)
+            packed, stored = self.array(t.name), self._scale(scale)
+            if rows is None:
+                return codecs.hf.decode(packed, shape, stored, inverted=self.inverted)
+            return codecs.hf.decode_rows(packed, shape, rows, stored, inverted=self.inverted)
 
-        fields = {"shape": shape, "stored": "HF packed", "role": "ternary", "decode": decode}
+        fields = {"shape": shape, "stored": "HF packed", "role": "ternary", "decode": read, "decode_rows": read}
         if scale in self.owner:
             fields |= {"scale": lambda: self._scale(scale), "nbytes": t.nbytes + self.info(scale).nbytes}
         return fields
@@ -220,15 +223,20 @@ class _Tensors:
             why = "Of MLX's formats only 2-bit ternary is read; convert from the original checkpoint."
             return fields | {"stored": f"MLX {bits}-bit", "refused": why}
 
-        def decode() -> Ternary:
+        def read(rows: slice | None = None) -> Ternary:
             both = (self._scale(name) for name in (scales, biases))
             s, b = (x.reshape(as_matrix(x.shape)) if x.ndim == len(lead) + 1 else x for x in both)
-            return codecs.mlx.decode(self.array(t.name), as_matrix((*lead, k)), s, b, group)
+            packed, shape = self.array(t.name), as_matrix((*lead, k))
+            if rows is None:
+                return codecs.mlx.decode(packed, shape, s, b, group)
+            some = packed.reshape(shape[0], -1)[rows]
+            return codecs.mlx.decode(some, (len(some), k), s[rows], b[rows], group)
 
         return fields | {
             "stored": f"MLX 2-bit g{group}",
             "role": "ternary",
-            "decode": decode,
+            "decode": read,
+            "decode_rows": read,
             "scale": lambda: self._scale(scales),
         }
 

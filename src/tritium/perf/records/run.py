@@ -137,6 +137,15 @@ PLANS = {
 
 
 @dataclass(frozen=True)
+class Machine:
+    """One of several machines that measured parts of a suite."""
+
+    name: str
+    environment: Environment
+    cases: tuple[str, ...]  # that it measured
+
+
+@dataclass(frozen=True)
 class Results:
     """A whole measurement: what results.json holds."""
 
@@ -155,6 +164,7 @@ class Results:
     description: str = ""
     committed: str = ""  # when the measured revision was committed; "": it is as new as the measurement
     schema: int = SCHEMA
+    machines: tuple[Machine, ...] = ()  # of a measurement over several; the first measured in `environment`
 
     @property
     def cases(self) -> tuple[str, ...]:

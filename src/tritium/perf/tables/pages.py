@@ -131,7 +131,8 @@ def _head(results: Results) -> str:
     """Return the line about the machine and the plan."""
     hard, plan = results.environment.hard, results.plan
     threads = amounts.many(hard.threads, "thread") if hard.threads else ""  # files of other tools do not say
-    text = f"{', '.join(filter(None, (hard.cpu, threads))) or 'unknown machine'}; {plan.name} plan"
+    several = f" and {len(results.machines) - 1} more" if len(results.machines) > 1 else ""
+    text = f"{', '.join(filter(None, (hard.cpu, threads))) or 'unknown machine'}{several}; {plan.name} plan"
     return escape.terminal(text + ("" if plan.gates else " (shows intervals, does not gate)"))
 
 

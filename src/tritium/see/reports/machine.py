@@ -13,7 +13,7 @@ import gzip
 import io
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ from tritium.machine.facts import digest
 from tritium.perf.amounts import bytes_text, many, percent, rate_text, scaled, seconds_text
 from tritium.perf.records.environment import Environment, Hard, differences
 from tritium.perf.records.json_io import plain
-from tritium.perf.records.run import Results, Run, Series, process_spread, rounds_of
+from tritium.perf.records.run import Machine, Results, Run, Series, process_spread, rounds_of
 from tritium.perf.tables import tables
 from tritium.perf.tables.tables import time_interval
 from tritium.perf.work.canary import SIZES
@@ -48,7 +48,19 @@ def threads_text(hard: Hard) -> str:
 
 def environment(inputs: Inputs) -> Section:
     """Return the section of the environment, and its differences from that of the baseline."""
-    return Section("environment", "Environment", (*_differences(inputs), *machine(inputs.results.environment)))
+    results = inputs.results
+    facts = _side_by_side(results.machines) if len(results.machines) > 1 else machine(results.environment)
+    return Section("environment", "Environment", (*_differences(inputs), *facts))
+
+
+def _side_by_side(machines: Sequence[Machine]) -> Iterator[Block]:
+    """Yield the facts of all machines beside each other, and what each measured."""
+    facts = [dict(_facts(m.environment)) | {"cases": str(len(m.cases))} for m in machines]
+    names = [name for name in facts[0] if any(fact[name] for fact in facts)]
+    rows = tuple((Cell(name), *(Cell(fact[name]) for fact in facts)) for name in names)
+    yield Grid(
+        ("fact", *(m.name for m in machines)), rows, caption="Contenders of one case were measured on one machine"
+    )
 
 
 def machine(env: Environment) -> Iterator[Block]:
