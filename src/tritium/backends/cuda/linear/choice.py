@@ -20,6 +20,7 @@ from tritium.machine import tuned
 
 PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
 SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
+TILES = (128, 0), (256, 0), (64, 1)  # rows of a tile, and whether warpgroups take whole tiles in turns
 LARGE = 512  # tokens from which on more of them are more tiles of the same kind
 
 
@@ -63,7 +64,7 @@ def choice(kernel: str, *numbers: int) -> Choice:
     power of two, or two of them: 160 are 128 and 32); bytes of a row in a step; turns (each warpgroup has tiles of its own);
     stages; registers a thread starts with and may have; spread: 0 a program for each tile, above 0 so many programs on each
     multiprocessor, which take tiles in turns, those of the last round in halves or quarters of their tokens where each has a
-    program, below 0 so many for each tile, which share its columns. Tiles of two powers of two are neither cut nor shared.
+    program, below 0 so many for each tile, which share its columns. Tiles of two powers of two are not cut.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
 
@@ -137,20 +138,22 @@ def _registers(part: int, tokens: int, step: int) -> tuple[int, int]:
 
 
 def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
-    possible = (16, 32, 64, 128) if case.codes else (16, 32, 64, 128, 256)  # 256 beside decoded planes spill
-    sizes = [t for t in possible if t // 2 < case.m or t == 16]
-    cuts = [
-        *itertools.product(sizes[-3:], ((128, 0), (256, 0), (64, 1), (128, 1)), (64, 128) if case.codes else (128,))
-    ]
-    left = partial(work, case.n, case.m, number=0, processors=processors)
-    better = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if left(rows, t) < left(rows, 128)]
-    cuts += [(*one, step) for one in better for step in ((32, 64) if case.codes else (128,))]
-    for tokens, (rows, turns), step in cuts:
+    """Every tile of rows and tokens, the latter near those of the case, dealt in every way."""
+    even = (16, 32, 64, 128) if case.codes else (16, 32, 64, 128, 256)  # 256 beside decoded planes spill
+    sizes = [t for t in sorted({*even, *UNEVEN}) if (t == 16 or _least(t) < case.m) and 4 * t >= min(case.m, 256)]
+    for tokens, (rows, turns), step in itertools.product(sizes, TILES, (32, 64, 128) if case.codes else (128,)):
+        if (step == 32 and tokens <= 128) or (turns and tokens not in (16, 32, 64)):
+            continue  # too little to multiply between two barriers; with turns only small tiles were ever fastest
         found = _tile(case, rows, tokens, step, turns)
         if found is not None:
             tiles, steps = -(-case.n // rows) * -(-case.m // tokens), -(-words(case) * 4 // step)
             ways = (choice("wgmma", *found, s) for s in spreads(tiles, steps, processors, 2 if found[5] == 80 else 1))
             yield from (c for c in ways if fits(case, c))
+
+
+def _least(tokens: int) -> int:
+    """Return the tokens of the next smaller tile: one that small leaves nothing of this one idle."""
+    return max(t for t in (0, 16, 32, 64, 128, *UNEVEN) if t < tokens)
 
 
 def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[int, ...] | None:
@@ -339,7 +342,7 @@ def fits(case: Case, found: Choice) -> bool:
         return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * found.get("across")
     if found.kernel == "gemv_plain":
         return case.m <= 65535  # a program for each token and some rows
-    dealt = found.kernel != "wgmma" or is_possible(found.get("spread"), found.get("tokens"))
+    dealt = found.kernel != "wgmma" or is_possible(found.get("tokens"))
     return dealt and not case.floats
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PIECES = 4, 2  # that the tokens of a tile are cut into
-UNEVEN = 160, 192  # tokens of tiles of two tensors that are worth trying
+UNEVEN = 48, 80, 96, 144, 160, 192  # tokens of tiles of two tensors that are worth trying
 FEWEST = 32  # tokens of a piece: of fewer, weights are fetched and decoded for longer than they are multiplied
 
 
@@ -13,10 +13,10 @@ def tensors(tokens: int) -> tuple[int, int]:
     return widest, tokens - widest
 
 
-def is_possible(number: int, tokens: int) -> bool:
-    """Whether tiles of so many tokens can be dealt by such a number: those of two tensors, both powers of two, are not shared."""
+def is_possible(tokens: int) -> bool:
+    """Return True if a tile has one or two tensors of tokens, both powers of two and at least 16."""
     _, rest = tensors(tokens)
-    return not rest or (number >= 0 and rest >= 16 and rest == tensors(rest)[0])
+    return not rest or (rest >= 16 and rest == tensors(rest)[0])
 
 
 def work(n: int, m: int, rows: int, tokens: int, number: int, processors: int) -> float:

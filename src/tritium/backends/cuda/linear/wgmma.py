@@ -151,53 +151,69 @@ def _await(count, least: gl.constexpr):
 
 
 @gluon.jit
-def _leave(acc, at):
-    gl.inline_asm_elementwise(LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4)
-
-
-@gluon.jit
-def _plus(acc, at):
-    """acc and what lies in memory. Sums are added as they come: not all that are read need a register at once."""
-    return gl.inline_asm_elementwise(
-        ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4
-    )
-
-
-@gluon.jit
-def _join(acc, partial, count, before, part, SPLIT: gl.constexpr):
-    """Leave the sums of a part of a tile; or, where `before` tells that it is the last of SPLIT to come, add up those of all.
-    Whether it is the last, and the sums.
-
-    The last waits for others. They have come before, so they are running, and wait for nobody: a program has one job where tiles
-    are shared. Every part has memory of its own, written once by a launch and read only after all have written, so nothing must
-    be zero before and nothing is cleared but the count. Sums lie so that the lanes of a warp write to neighbours: `at` is the
-    place of the first of four.
-    """
+def _sums_at(acc, partial):
+    """Where the sums of a part lie: the first of each four of a thread, so that the lanes of a warp write to neighbours."""
     L: gl.constexpr = acc.type.layout
     BM: gl.constexpr = acc.shape[1]
-    SIZE: gl.constexpr = acc.shape[0] * BM
     r = gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, L))
     c = gl.arange(0, BM, layout=gl.SliceLayout(0, L))
     row = r // 64 * (64 * BM) + r % 64 // 16 * 128 + r % 8 * 16
     column = c // 8 * 512 + c % 8 // 2 * 4
-    at = partial + gl.expand_dims(row, 1) + gl.expand_dims(column, 0)
+    return partial + gl.expand_dims(row, 1) + gl.expand_dims(column, 0)
+
+
+@gluon.jit
+def _leave(accs, partial):
+    """Store the sums of all tensors of a part, one after another."""
+    for h in gl.static_range(len(accs)):
+        at = _sums_at(accs[h], partial)
+        gl.inline_asm_elementwise(
+            LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [accs[h], at], dtype=gl.int32, is_pure=False, pack=4
+        )
+        partial += accs[h].shape[0] * accs[h].shape[1]
+
+
+@gluon.jit
+def _plus(accs, partial):
+    """accs and what lies in memory. Sums are added as they come: not all that are read need a register at once."""
+    found = ()
+    for h in gl.static_range(len(accs)):
+        at = _sums_at(accs[h], partial)
+        found += (
+            gl.inline_asm_elementwise(
+                ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [accs[h], at], dtype=gl.int32, is_pure=False, pack=4
+            ),
+        )
+        partial += accs[h].shape[0] * accs[h].shape[1]
+    return found
+
+
+@gluon.jit
+def _join(accs, partial, count, before, part, SIZE: gl.constexpr, SPLIT: gl.constexpr):
+    """Leave the SIZE sums of a part of a tile; or, where `before` tells that it is the last of SPLIT to come, add up those of all.
+    Whether it is the last, and the sums.
+
+    The last waits for others. They have come before, so they are running, and wait for nobody: a program has one job where tiles
+    are shared. Every part has memory of its own, written once by a launch and read only after all have written, so nothing must
+    be zero before and nothing is cleared but the count.
+    """
     last = gl.sum(before, 0) % LEFT == SPLIT - 1
     if last:
         _await(count, (SPLIT - 1) * LEFT + SPLIT)
         if SIZE > 64 * 32 and SIZE * (SPLIT - 1) > 128 * 64:  # sums of several parts at once would not fit in registers
             for _ in range(1, SPLIT):
                 part = gl.where(part == SPLIT - 1, 0, part + 1)
-                acc = _plus(acc, at + part * SIZE)
+                accs = _plus(accs, partial + part * SIZE)
         else:
             for _ in gl.static_range(1, SPLIT):
                 part = gl.where(part == SPLIT - 1, 0, part + 1)
-                acc = _plus(acc, at + part * SIZE)
+                accs = _plus(accs, partial + part * SIZE)
         gl.store(count, 0)
     else:
-        _leave(acc, at + part * SIZE)
+        _leave(accs, partial + part * SIZE)
         gl.thread_barrier()
         gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all that stand before the barrier
-    return last, acc
+    return last, accs
 
 
 @gluon.jit
@@ -312,15 +328,14 @@ def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias
         accs, it = _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS, HALF, PARTS, STAGES)
     if TURNS:
         mbarrier.arrive(turn.index(1 - W), count=1)
-    acc = accs[0]
     complete = True
     if SPLIT > 1:
         own = partial + place.to(gl.int64) * (SPLIT * PART * TOKENS)
-        complete, acc = _join(acc, own, counts + place, before, part, SPLIT)
+        complete, accs = _join(accs, own, counts + place, before, part, PART * TOKENS, SPLIT)
     if complete:
         if TOKENS > WIDE:  # first: then those registers are free for the others
             _finish(accs[1], off_n, off_m + WIDE, of_rest, scale, bias, out, M, N, CODES, ROWS, BIAS)
-        _finish(acc, off_n, off_m, of_wide, scale, bias, out, M, N, CODES, ROWS, BIAS)
+        _finish(accs[0], off_n, off_m, of_wide, scale, bias, out, M, N, CODES, ROWS, BIAS)
     return it
 
 
@@ -454,7 +469,7 @@ def wgmma(
 ):  # fmt: skip
     """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
     x takes the largest power of two tokens of a tile, x_fewer those of a piece, or those that a tile has beyond x: such tiles
-    are neither cut nor shared. Where there are neither it is None."""
+    are not cut. Where there are neither it is None."""
     PLANES: gl.constexpr = 4 if CODES else 1
     PARTS: gl.constexpr = 1 if TURNS else 2
     may_start()
@@ -463,7 +478,7 @@ def wgmma(
     w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
     x_bufs = (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x.block_shape[0], BK], x.layout),)
     if x.block_shape[0] < BM:
-        gl.static_assert(SPLIT == 1 and PIECES == 1, "tiles of two tensors of tokens are neither shared nor cut")
+        gl.static_assert(PIECES == 1, "tiles of two tensors of tokens are not cut into pieces")
         gl.static_assert(
             x.block_shape[0] + x_fewer.block_shape[0] == BM, "x and x_fewer do not hold the tokens of a tile"
         )
