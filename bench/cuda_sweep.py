@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
@@ -29,19 +30,19 @@ from cuda_draws import COLUMNS, draw_size
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, parsed
-from tritium.backends.cuda.linear.spread import spread
+from tritium.backends.cuda.linear.spread import spread, tensors
 
 CLASSES = (1, 1), (2, 8), (9, 31), (32, 96), (97, 256), (257, 512), (513, 2048), (2049, 8192)
 FEW = 3  # candidates of the kernels that are compiled for every number of columns
 MOST_WORK = 2e12  # multiplications of a case
-WORTH = 1.7  # times the least work of one multiprocessor, above which a candidate is not tried
+WORTH = 1.3  # times the least estimate, above which a candidate is not tried
 LAUNCHES, MOST_LAUNCHES, COLD = 6, 24, 96 << 20
 SAMPLE_S = 0.0012
 SAMPLES = 3
 
 
-def cases(shapes: int, seed: int) -> list[Case]:
-    """Random shapes, each with one batch of most classes; the first shapes have all."""
+def cases(shapes: int, seed: int, fewest: int = 1) -> list[Case]:
+    """Random shapes, each with one batch of the classes between 32 and 512 tokens, every third with one of all from `fewest` on."""
     random = np.random.default_rng(seed)
     drawn: list[Case] = []
     for i in range(shapes):
@@ -49,19 +50,23 @@ def cases(shapes: int, seed: int) -> list[Case]:
         for low, high in CLASSES:
             m = min(round(math.exp(random.uniform(math.log(low), math.log(high + 1)))), high)
             rare = high <= 31 or low > 512
-            if n * k * m <= MOST_WORK and (not rare or i % 3 == 0):
+            if low >= fewest and n * k * m <= MOST_WORK and (not rare or i % 3 == 0):
                 drawn.append(Case(n, k, m))
     return drawn
 
 
-def _tile_work(case: Case, c: Choice, processors: int) -> float:
-    """Return the multiplications of the busiest multiprocessor."""
-    rows, tokens = c.get("rows"), c.get("tokens")
-    steps = -(-cuda_tuned.words(case) * 4 // c.get("bytes"))
-    tiles = -(-case.n // rows) * -(-case.m // tokens)
-    programs, split, pieces, whole = spread(c.get("spread"), tiles, steps, tokens, processors)
-    rounds = -(-(whole * split) // processors) / split + (tiles > whole) / pieces
-    return rows * tokens * rounds
+def estimate(case: Case, c: Choice, processors: int) -> float:
+    """Return a rough time in µs, by which candidates far from the best are left out before anything is measured."""
+    rows, tokens, step = (c.get(name) for name in ("rows", "tokens", "bytes"))
+    steps, tiles = -(-cuda_tuned.words(case) * 4 // step), -(-case.n // rows) * -(-case.m // tokens)
+    dealt = spread(c.get("spread"), tiles, steps, tokens, processors)
+    each = rows / 64 * step / 8 * sum(max(t, 24 if i else 64) for i, t in enumerate(tensors(tokens))) / 2 / 1980
+    results = rows * tokens / 1024
+    rounds = -(-(dealt.whole * dealt.split) // processors)
+    joins = max(dealt.split, dealt.parts) - 1
+    of_tail = (tiles > dealt.whole) * (1 / max(dealt.pieces, dealt.parts))
+    time = 3 + 0.04 * results + (rounds / dealt.split + of_tail) * steps * (1.1 * each + 0.04)
+    return time + (rounds + (of_tail > 0) - 1) * (0.3 + 0.04 * results) + (joins > 0) * (1 + joins * 0.03 * results)
 
 
 def tried(case: Case, processors: int) -> list[Choice]:
@@ -71,9 +76,9 @@ def tried(case: Case, processors: int) -> list[Choice]:
         listed = cuda_tuned.shortlist(case, HOPPER, processors, 60)
         return [c for c in listed if c.kernel == kernel][:FEW] + [c for c in listed[:2] if c.kernel == kernel]
     every = list(cuda_tuned.wgmmas(case, processors))
-    work = {c: _tile_work(case, c, processors) for c in every}
-    least = min(work.values())
-    chosen = [c for c in every if work[c] <= WORTH * least]
+    times = {c: estimate(case, c, processors) for c in every}
+    least = min(times.values())
+    chosen = [c for c in every if times[c] <= WORTH * least]
     if case.m <= 40:
         cuts = [c for c in cuda_tuned.fragment_cuts(case) if c.get("groups") * 8 >= min(case.m, 32)]
         chosen += sorted(cuts, key=lambda c: cuda_tuned._unusual(case, c))[: FEW - 1]
@@ -86,8 +91,8 @@ def kernel_key(case: Case, c: Choice, processors: int) -> tuple[Any, ...]:
         return (c, case.k, case.m if c.kernel == "gemv" else 0)
     steps = -(-cuda_tuned.words(case) * 4 // c.get("bytes"))
     tiles = -(-case.n // c.get("rows")) * -(-case.m // c.get("tokens"))
-    _, split, pieces, _ = spread(c.get("spread"), tiles, steps, c.get("tokens"), processors)
-    return (c.config[:-1], split, pieces)
+    dealt = spread(c.get("spread"), tiles, steps, c.get("tokens"), processors)
+    return (c.config[:-1], dealt.split, dealt.pieces, dealt.parts > 1)
 
 
 # ---- compiling
@@ -166,10 +171,15 @@ def wanted_result(b: Bench, tokens: Any) -> Any:
 
 
 @cache
-def _pool() -> Any:
+def _anchor() -> Any:
+    """Return a graph whose pool of memory all others share: it is there as long as one of them is."""
     import torch
 
-    return torch.cuda.graph_pool_handle()
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    torch.zeros(1, device="cuda")
+    graph.capture_end()
+    return graph
 
 
 def time_graph(calls: Sequence[Any], check: Any = None) -> float | None:
@@ -186,7 +196,9 @@ def time_graph(calls: Sequence[Any], check: Any = None) -> float | None:
         for call in calls[1:]:
             call()
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=_pool())  # not by `torch.cuda.graph`, which empties the cache of memory each time
+        graph.capture_begin(
+            pool=_anchor().pool()
+        )  # not by `torch.cuda.graph`, which empties the cache of memory each time
         for call in calls:
             call()
         graph.capture_end()
@@ -244,14 +256,16 @@ def sweep(drawn: Sequence[Case], jobs: int, compile_s: float, seconds: float, se
 
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     by_case = {case: tried(case, processors) for case in drawn}
+    used = Counter(kernel_key(case, c, processors) for case, choices in by_case.items() for c in choices)
     kernels: dict[tuple[Any, ...], tuple[tuple[int, int, int], str]] = {}
     for case, choices in by_case.items():
+        choices[:] = [c for c in choices if c.kernel != "wgmma" or used[kernel_key(case, c, processors)] > 1]
         for c in choices:
             key = kernel_key(case, c, processors)
             proxy = min(case.k, 16384) // COLUMNS * COLUMNS if c.kernel == "wgmma" else case.k
             kernels.setdefault(key, ((case.n, proxy, case.m), str(c)))
     begun = monotonic()
-    wanted = sorted(kernels.values(), key=lambda one: -one[0][1])
+    wanted = [kernels[key] for key in sorted(kernels, key=lambda key: -len(str(key)))]
     failures = compile_all(wanted, jobs, begun + compile_s)
     print(f"{len(kernels)} kernels, {len(failures)} failed, {monotonic() - begun:.0f} s", *failures[:20], sep="\n")
     records: list[dict[str, Any]] = []
@@ -280,9 +294,17 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
     parser.add_argument("--compile-seconds", type=float, default=150, help="most time to compile")
     parser.add_argument("--seconds", type=float, default=240, help="most time to measure")
+    parser.add_argument("--fewest", type=int, default=1, help="least tokens of a case")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    sweep(cases(args.shapes, args.seed), args.jobs, args.compile_seconds, args.seconds, args.seed, args.output)
+    sweep(
+        cases(args.shapes, args.seed, args.fewest),
+        args.jobs,
+        args.compile_seconds,
+        args.seconds,
+        args.seed,
+        args.output,
+    )
     return 0
 
 

@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from tritium.backends.cuda.capability import AMPERE, HOPPER
 from tritium.backends.cuda.linear import measured as cuda_measured
-from tritium.backends.cuda.linear.spread import UNEVEN, is_possible, tensors, work
+from tritium.backends.cuda.linear.spread import ALONG, UNEVEN, is_possible, tensors, work
 from tritium.machine import tuned
 
 PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
-SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
+ROOM = 226 * 1024  # bytes of shared memory of a multiprocessor, without barriers
+SHARED = 198 * 1024  # of them for stages where results leave through registers: these need the rest on their way out
+FEWEST_STAGES = 3  # one is multiplied, one is given back, one comes
 TILES = (128, 0), (256, 0), (64, 1)  # rows of a tile, and whether warpgroups take whole tiles in turns
 LARGE = 512  # tokens from which on more of them are more tiles of the same kind
 
@@ -64,7 +66,7 @@ def choice(kernel: str, *numbers: int) -> Choice:
     power of two, or two of them: 160 are 128 and 32); bytes of a row in a step; turns (each warpgroup has tiles of its own);
     stages; registers a thread starts with and may have; spread: 0 a program for each tile, above 0 so many programs on each
     multiprocessor, which take tiles in turns, those of the last round in halves or quarters of their tokens where each has a
-    program, below 0 so many for each tile, which share its columns. Tiles of two powers of two are not cut.
+    program, below 0 so many for each tile, which share its columns; ALONG: see `cuda.linear.spread`.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
 
@@ -139,10 +141,10 @@ def _registers(part: int, tokens: int, step: int) -> tuple[int, int]:
 
 def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
     """Every tile of rows and tokens, the latter near those of the case, dealt in every way."""
-    even = (16, 32, 64, 128) if case.codes else (16, 32, 64, 128, 256)  # 256 beside decoded planes spill
-    sizes = [t for t in sorted({*even, *UNEVEN}) if (t == 16 or _least(t) < case.m) and 4 * t >= min(case.m, 256)]
+    every = sorted({16, 32, 64, 128, 256, *UNEVEN})
+    sizes = [t for t in every if (t == 16 or _least(t) < case.m) and 4 * t >= min(case.m, 256)]
     for tokens, (rows, turns), step in itertools.product(sizes, TILES, (32, 64, 128) if case.codes else (128,)):
-        if (step == 32 and tokens <= 128) or (turns and tokens not in (16, 32, 64)):
+        if (step == 32 and tokens < 128) or (turns and tokens not in (16, 32, 64)):
             continue  # too little to multiply between two barriers; with turns only small tiles were ever fastest
         found = _tile(case, rows, tokens, step, turns)
         if found is not None:
@@ -164,10 +166,14 @@ def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[in
     part = rows if turns else rows // 2
     stage = rows * step + tokens * step * (4 if case.codes else 1)
     held = _registers(part, tokens, step if case.codes else 0)
-    stages = SHARED // stage
-    if held[0] == 80 and stages // 2 >= 3:
-        stages //= 2
-    if part * tokens > 128 * 160 or stages < 3:
+    results = 2 * rows * tokens  # of two bytes, on their way out
+    stages = (ROOM - results) // stage
+    if stages < FEWEST_STAGES:
+        stages = SHARED // stage
+    beside = (ROOM // 2 - results) // stage
+    if held[0] == 80 and beside >= FEWEST_STAGES:
+        stages = beside
+    if part * tokens > 128 * 160 or stages < FEWEST_STAGES:
         return None
     return rows, tokens, step, turns, min(stages, 6), *held
 
@@ -176,6 +182,8 @@ def spreads(tiles: int, steps: int, processors: int, beside: int) -> Iterator[in
     """A program for each tile, some on every multiprocessor where there are more tiles, or several for each tile."""
     yield 0
     yield from (n for n in (1, 2) if n <= beside and tiles > n * processors)
+    if tiles > processors and 0 < 2 * (tiles % processors) <= processors and steps >= 4:
+        yield ALONG
     yield from (-n for n in (2, 3, 4, 6, 8) if tiles * n <= 2 * processors and steps >= 2 * n)
 
 
@@ -321,7 +329,7 @@ def _of_batch(measured: Mapping[int, Choice], m: int) -> Choice | None:
 def _in_one_round(case: Case, near: Choice, processors: int) -> Choice:
     """A tile of two tensors was measured where all programs run at once: elsewhere, or where a usual tile leaves less to each, that
     is taken."""
-    if near.kernel != "wgmma" or not tensors(near.get("tokens"))[1]:
+    if near.kernel != "wgmma" or len(tensors(near.get("tokens"))) == 1:
         return near
     usual = _large(case, processors)
     rows, tokens = near.get("rows"), near.get("tokens")

@@ -263,22 +263,29 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     weights = job.w.planes() if codes else job.w.straight()
     rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
     early = job.w.keeps("planes" if codes else "straight")
-    stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
+    nbytes, room = step * (rows + tokens * (4 if codes else 1)), tuned.ROOM - 2 * rows * tokens
+    boxed = _is_boxed(job) and room // nbytes >= tuned.FEWEST_STAGES
+    stages = min(c.get("stages"), (room if boxed else tuned.SHARED) // nbytes)
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
-    programs, split, pieces, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
-    space = job.shared(split, tiles * rows * tokens, 2 * tiles)
-    widest, rest = tensors(tokens)
-    fewer = rest or (tokens // pieces if pieces > 1 else 0)
+    dealt = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
+    if dealt.parts > 1:
+        space = job.shared(dealt.parts, (tiles - dealt.whole) * rows * tokens, 2 * (tiles - dealt.whole))
+    else:
+        space = job.shared(dealt.split, tiles * rows * tokens, 2 * tiles)
+    high = (*tensors(tokens), 0, 0) if dealt.pieces == 1 else (tokens, tokens // dealt.pieces, 0)
     layouts = [
-        gl.NVMMASharedLayout.get_default_for([high, step], kind)
-        for high, kind in ((part, gl.uint8 if codes else gl.int8), (widest, gl.int8))
+        gl.NVMMASharedLayout.get_default_for([rows_of, step], kind)
+        for rows_of, kind in ((part, gl.uint8 if codes else gl.int8), (high[0], gl.int8))
     ]
-    cuda_wgmma.wgmma[(programs,)](
-        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
-        TensorDescriptor.from_tensor(job.tokens.q, [widest, step], layouts[1]),
-        TensorDescriptor.from_tensor(job.tokens.q, [fewer, step], layouts[1]) if fewer else None,
-        *job.ends, *space, m, n, weights.shape[1], whole,
-        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, PIECES=pieces, CODES=codes,
+    kind = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(job.out.dtype)
+    of_out = gl.NVMMASharedLayout.get_default_for([high[0], part], kind) if boxed else None
+    boxes = [(job.tokens.q, h, step, layouts[1]) for h in high[:3]] + [(job.out, h * boxed, part, of_out) for h in high[:3]]
+    xs = [TensorDescriptor.from_tensor(x, [h, wide], layout) if h else None for x, h, wide, layout in boxes]
+    cuda_wgmma.wgmma[(dealt.programs,)](
+        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]), *xs[:3], *job.ends, *xs[3:], *space,
+        m, n, weights.shape[1], dealt.whole, dealt.parts,
+        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=dealt.split,
+        PIECES=0 if dealt.parts > 1 else dealt.pieces, CODES=codes,
         REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
     )  # fmt: skip
 
@@ -293,9 +300,9 @@ def _enter() -> None:
 _thread = threading.local()
 
 
-def _stages(asked: int, nbytes: int, of_result: int) -> int:
-    """As many stages of so many bytes as asked; fewer where results of four bytes each need more room on their way out."""
-    return asked if of_result < 4 else min(asked, tuned.SHARED // nbytes)
+def _is_boxed(job: _Job) -> bool:
+    """Whether results can go out by the copy engine: of two bytes each, rows of whole 16 bytes, and nothing added for each of them."""
+    return job.out.element_size() == 2 and job.biases < 2 and job.out.shape[1] % 8 == 0 and job.out.data_ptr() % 16 == 0
 
 
 _KERNELS = {
