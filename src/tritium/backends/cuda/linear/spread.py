@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PIECES = 4, 2  # that the tokens of a tile are cut into
-UNEVEN = 48, 80, 96, 112, 144, 160, 176, 192, 208, 224  # tokens of tiles of several tensors that are worth trying
+UNEVEN = 48, 80, 96, 144, 160, 192  # tokens of tiles of two tensors that are worth trying
 FEWEST = 32  # tokens of a piece: of fewer, weights are fetched and decoded for longer than they are multiplied
-TENSORS = 3  # of a tile, at most
+TENSORS = 2  # of a tile, at most
 ALONG = 3  # the number by which programs stay, one on each multiprocessor, and share the tiles of the last round
 MOST_PARTS = 8  # of such a tile: sums of more are added for longer than columns are saved
 
@@ -46,7 +46,7 @@ def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) ->
 
     number: 0 a program for each tile, below 0 so many for each, above 0 so many on each multiprocessor: these take tiles in turns,
     and where those of the last round are so few that every piece of them has a program of its own, each takes one piece. Tiles
-    of several tensors have no pieces. ALONG: one on each multiprocessor, and as many as there are for each tile of the last round
+    of two tensors have no pieces. ALONG: one on each multiprocessor, and as many as there are for each tile of the last round
     share its columns.
     """
     if number <= 0:

@@ -272,17 +272,17 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
         space = job.shared(dealt.parts, (tiles - dealt.whole) * rows * tokens, 2 * (tiles - dealt.whole))
     else:
         space = job.shared(dealt.split, tiles * rows * tokens, 2 * tiles)
-    high = (*tensors(tokens), 0, 0) if dealt.pieces == 1 else (tokens, tokens // dealt.pieces, 0)
+    high = (*tensors(tokens), 0)[:2] if dealt.pieces == 1 else (tokens, tokens // dealt.pieces)
     layouts = [
         gl.NVMMASharedLayout.get_default_for([rows_of, step], kind)
         for rows_of, kind in ((part, gl.uint8 if codes else gl.int8), (high[0], gl.int8))
     ]
     kind = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(job.out.dtype)
     of_out = gl.NVMMASharedLayout.get_default_for([high[0], part], kind) if boxed else None
-    boxes = [(job.tokens.q, h, step, layouts[1]) for h in high[:3]] + [(job.out, h * boxed, part, of_out) for h in high[:3]]
-    xs = [TensorDescriptor.from_tensor(x, [h, wide], layout) if h else None for x, h, wide, layout in boxes]
+    boxes = [(job.tokens.q, h, step, layouts[1]) for h in high] + [(job.out, h * boxed, part, of_out) for h in high]
+    parts = [TensorDescriptor.from_tensor(x, [h, wide], layout) if h else None for x, h, wide, layout in boxes]
     cuda_wgmma.wgmma[(dealt.programs,)](
-        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]), *xs[:3], *job.ends, *xs[3:], *space,
+        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]), *parts[:2], *job.ends, *parts[2:], *space,
         m, n, weights.shape[1], dealt.whole, dealt.parts,
         BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=dealt.split,
         PIECES=0 if dealt.parts > 1 else dealt.pieces, CODES=codes,

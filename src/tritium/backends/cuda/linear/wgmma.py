@@ -312,14 +312,14 @@ def _begin(total, token_scale, off_m, M, PART: gl.constexpr, TOKENS: gl.constexp
 
 
 @gluon.jit
-def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs,
+def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs,
               partial, counts, M, N, place, off_n, off_m, part, parts, it, j, n,
               PART: gl.constexpr, TOKENS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
               SPLIT: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
     """Job j of a program, n steps from `it` on, of rows from off_n and tokens from off_m on. The step behind them. SPLIT: 1 where
     a tile is one job, else as `_join` takes it; place: where the sums of parts meet."""
     HALF: gl.constexpr = (PARTS - 1) * W
-    COUNT: gl.constexpr = len(x_bufs) if TOKENS > x_bufs[0].shape[1] else 1
+    COUNT: gl.constexpr = len(x_bufs) if x_bufs[0].shape[1] < TOKENS else 1
     less = ()
     of_token = ()
     accs = ()
@@ -357,10 +357,7 @@ def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias
             to = off_m
             for g in gl.static_range(h):
                 to += x_bufs[g].shape[1]
-            if h == 2:
-                _finish(accs[h], off_n, to, less[h], of_token[h], scale, bias, out, box_least, y_bufs[h].index(W), M, N,
-                        CODES, ROWS, BIAS)  # fmt: skip
-            elif h == 1 or TOKENS < x_bufs[0].shape[1]:
+            if h == 1 or x_bufs[0].shape[1] > TOKENS:
                 _finish(accs[h], off_n, to, less[h], of_token[h], scale, bias, out, box_fewer,
                         y_bufs[h].index(W).slice(0, accs[h].shape[1]), M, N, CODES, ROWS, BIAS)  # fmt: skip
             else:
@@ -375,7 +372,8 @@ def _is_mine(j, TURNS: gl.constexpr, W: gl.constexpr):
 
 
 @gluon.jit
-def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts, M, N, whole, parts, tiles, steps,
+def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial,
+             counts, M, N, whole, parts, tiles, steps,
              BN: gl.constexpr, BM: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
              GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
@@ -393,7 +391,7 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
         j = t // gl.num_programs(0)
         if _is_mine(j, TURNS, W):
             off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
-            it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs,
+            it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs,
                            partial, counts, M, N, tile * PARTS + HALF, off_n + HALF * PART, off_m, part, SPLIT, it, j, n,
                            PART, BM, PARTS, TURNS, STAGES, SPLIT, CODES, ROWS, BIAS, W)  # fmt: skip
         else:
@@ -404,7 +402,7 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
             j = t // gl.num_programs(0)
             if _is_mine(j, TURNS, W):
                 off_n, off_m = _place(whole + tile, M, N, BN, BM, GROUP)
-                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, box_least,
+                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer,
                                y_bufs, partial, counts, M, N, tile * PARTS + HALF, off_n + HALF * PART, off_m, part, parts, it, j, n,
                                PART, BM, PARTS, TURNS, STAGES, 0, CODES, ROWS, BIAS, W)  # fmt: skip
             else:
@@ -416,7 +414,7 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
             j = t // gl.num_programs(0)
             if _is_mine(j, TURNS, W):
                 off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
-                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, box_least,
+                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer,
                                y_bufs, partial, counts, M, N, 0, off_n + HALF * PART, off_m + piece * TOKENS, 0, 1, it, j, steps,
                                PART, TOKENS, PARTS, TURNS, STAGES, 1, CODES, ROWS, BIAS, W)  # fmt: skip
             else:
@@ -426,22 +424,24 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
 
 
 @gluon.jit
-def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts,
+def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial, counts,
            M, N, KB, whole, parts, tiles, steps,
            BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
            ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts, M, N, whole, parts, tiles, steps,
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial,
+             counts, M, N, whole, parts, tiles, steps,
              BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 0)  # fmt: skip
 
 
 @gluon.jit
-def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts,
+def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial, counts,
             M, N, KB, whole, parts, tiles, steps,
             BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
             ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts, M, N, whole, parts, tiles, steps,
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial,
+             counts, M, N, whole, parts, tiles, steps,
              BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 1)  # fmt: skip
 
 
@@ -473,7 +473,7 @@ def _fetch(ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early
 
 
 @gluon.jit
-def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts,
+def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial, counts,
              M, N, KB, whole, parts, tiles, steps,
              BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
              STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
@@ -489,7 +489,7 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, t
         _fetch_weights(w, w_bufs, ready.index(i), off_n, (k + i) * BK, i, True, PART, PARTS)
     wait_for_inputs()
     it = 0
-    xs = (x,) if len(x_bufs) == 1 else (x, x_fewer) if len(x_bufs) == 2 else (x, x_fewer, x_least)
+    xs = (x,) if len(x_bufs) == 1 else (x, x_fewer)
     for t in range(gl.program_id(0), whole * SPLIT, gl.num_programs(0)):
         tile, _, k, n = _job(t, whole, steps, SPLIT)
         off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
@@ -501,7 +501,25 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, t
             tile, _, k, n = _part(t - whole, tiles - whole, steps, parts)
             off_n, off_m = _place(whole + tile, M, N, BN, BM, GROUP)
             it = _fetch(
-                ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, BM, BK, PART, PARTS, STAGES, PLANES
+                ready,
+                free,
+                w_bufs,
+                x_bufs,
+                w,
+                xs,
+                off_n,
+                off_m,
+                KB,
+                k,
+                n,
+                it,
+                early,
+                BM,
+                BK,
+                PART,
+                PARTS,
+                STAGES,
+                PLANES,
             )
     if PIECES > 1:
         for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
@@ -514,13 +532,14 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, t
 
 @gluon.jit(do_not_specialize=["M", "whole", "parts"])
 def wgmma(
-    w, x, x_fewer, x_least, total, token_scale, scale, bias, out, box, box_fewer, box_least, partial, counts, M, N, KB, whole, parts,
+    w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, partial, counts, M, N, KB, whole, parts,
     BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
     x takes the largest power of two tokens of a tile, x_fewer those of a piece, or those that a tile has beyond x: such tiles
-    are not cut. Where there are neither it is None."""
+    are not cut. Where there are neither it is None. box and box_fewer take as many tokens of the results, where these go out
+    through shared memory; else they are None."""
     PLANES: gl.constexpr = 4 if CODES else 1
     PARTS: gl.constexpr = 1 if TURNS else 2
     may_start()
@@ -529,22 +548,17 @@ def wgmma(
     w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
     x_bufs = (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x.block_shape[0], BK], x.layout),)
     if x.block_shape[0] < BM:
-        gl.static_assert(PIECES < 2, "tiles of several tensors of tokens are not cut into pieces")
+        gl.static_assert(PIECES < 2, "tiles of two tensors of tokens are not cut into pieces")
+        gl.static_assert(
+            x.block_shape[0] + x_fewer.block_shape[0] == BM, "x and x_fewer do not hold the tokens of a tile"
+        )
         x_bufs += (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x_fewer.block_shape[0], BK], x_fewer.layout),)
-        if x.block_shape[0] + x_fewer.block_shape[0] < BM:
-            x_bufs += (
-                gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x_least.block_shape[0], BK], x_least.layout),
-            )
     y_bufs = x_bufs
     if box is not None:
         y_bufs = (gl.allocate_shared_memory(box.dtype, [2, box.block_shape[0], box.block_shape[1]], box.layout),)
         if len(x_bufs) > 1:
             y_bufs += (
                 gl.allocate_shared_memory(box.dtype, [2, box_fewer.block_shape[0], box.block_shape[1]], box.layout),
-            )
-        if len(x_bufs) > 2:
-            y_bufs += (
-                gl.allocate_shared_memory(box.dtype, [2, box_least.block_shape[0], box.block_shape[1]], box.layout),
             )
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -559,12 +573,15 @@ def wgmma(
     fence_async_shared()  # copies look at barriers in a way of their own
     gl.warp_specialize(  # a tuple with a name would lose its constants
         [
-            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts, M, N, KB,
-                whole, parts, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
-            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts, M, N, KB,
-                whole, parts, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
-            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, x_least, total, token_scale, scale, bias, out, box, box_fewer, box_least, y_bufs, partial, counts, M, N, KB,
-                whole, parts, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer,
+                y_bufs, partial, counts, M, N, KB, whole, parts, tiles, steps, BN, BM, BK,
+                PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer,
+                y_bufs, partial, counts, M, N, KB, whole, parts, tiles, steps, BN, BM, BK,
+                PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer,
+                y_bufs, partial, counts, M, N, KB, whole, parts, tiles, steps, BN, BM, BK,
+                PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip
