@@ -76,7 +76,7 @@ def device_ms(call: Call, times: int) -> float:
     return first.elapsed_time(last)
 
 
-def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int) -> dict[str, Taken]:
+def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int, settle_ms: float = SETTLE_MS) -> dict[str, Taken]:
     """Microseconds of a call of each arm, by the device's events. Arms take turns, so that what drifts reaches all alike.
 
     Where a call of any arm is long, every arm runs untimed for a while before each of its values: long calls reach the limit of
@@ -94,7 +94,7 @@ def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int) -> dict[str, T
     for _ in range(rounds):
         for name, arm in ready.items():
             if settled:
-                device_ms(arm, math.ceil(SETTLE_MS / once_ms[name]))
+                device_ms(arm, math.ceil(settle_ms / once_ms[name]))
             least = LEAST_MS if isinstance(arm, Replay) else LEAST_CALLS_MS
             times = max(1, math.ceil(least / once_ms[name]))
             values[name].append(1e3 * device_ms(arm, times) / (times * calls[name]))

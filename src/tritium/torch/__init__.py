@@ -41,10 +41,21 @@ import torch
 from torch import nn
 
 from tritium.errors import ArgumentError
-from tritium.torch.layer import BitLinear, bit_linears, ternarise
+from tritium.torch.formulas import pack, ternarise, unpack
+from tritium.torch.layer import BitLinear, bit_linears
 from tritium.torch.writer import byte_tokenizer, export
 
-__all__ = ["BitLinear", "bit_linears", "byte_tokenizer", "export", "replace_linears", "set_lambda", "ternarise"]
+__all__ = [
+    "BitLinear",
+    "bit_linears",
+    "byte_tokenizer",
+    "export",
+    "pack",
+    "replace_linears",
+    "set_lambda",
+    "ternarise",
+    "unpack",
+]
 
 HEADS = ("lm_head", "embed_out", "score", "classifier")  # what common models call the layer that is not made ternary
 

@@ -5,9 +5,8 @@ Knows nothing of models or files. `tritium.torch` says which path a call takes.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -15,77 +14,14 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tritium import buffer, interop, nn as native
-from tritium.errors import ArgumentError, QuantError
+from tritium import buffer, nn as native
+from tritium.errors import ArgumentError
+from tritium.torch import ops
+from tritium.torch.formulas import ACTIVATIONS, absmean, check_scales, round_activations, rounded, spread
 
-ACTIVATIONS = ("token", "group", "float")
-TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
+HAS_TRITON = find_spec("triton") is not None
 HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
-
-
-def absmean(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.Tensor:
-    """Return g, the mean magnitude of the weights, in f32: of the tensor, of each row (axis 0) or of each group of columns.
-
-    It is summed in f64, so that it does not depend on the device. Files keep scales of groups in f16: so are these rounded."""
-    size = w.detach().abs()
-    if group:
-        return size.unflatten(-1, (-1, group)).mean(-1, dtype=torch.float64).float().clamp_min(TINY).half().float()
-    mean = size.mean(dtype=torch.float64) if axis is None else size.mean(1, dtype=torch.float64)
-    return mean.float().clamp_min(TINY)
-
-
-def _absmax(x: torch.Tensor) -> torch.Tensor:
-    """Return the largest magnitude along the last axis: of each token, or of each of its groups."""
-    return x.detach().abs().amax(-1, keepdim=True).clamp_min(TINY)
-
-
-def _rounded(x: torch.Tensor, lambda_: float, most: float | None = None) -> torch.Tensor:
-    """x rounded to whole numbers (within ±most), or a part of the way there; its gradient is that of x.
-
-    x + (round(x) - x) is exact: both are multiples of the last place of x.
-    """
-    still = x.detach()  # not no_grad(), through which forward derivatives pass
-    near = still.round()
-    step = (near if most is None else near.clamp(-most, most)).sub_(still)
-    return x + (step if lambda_ == 1 else step.mul_(lambda_))
-
-
-@torch.no_grad()
-def ternarise(weight: torch.Tensor, *, axis: int | None = None, group: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (t, g): the weights as -1, 0 and 1 in int8, and the f32 scales that multiply them.
-
-    One scale for the tensor, one for each row (axis=0), or one for each `group` of columns, [rows, columns / group]."""
-    if not torch.isfinite(weight).all():
-        raise QuantError("ternarise: the weights hold NaN or infinity; the training diverged.")
-    check_scales(axis, group, weight.shape[-1])
-    g = absmean(weight, axis, group)
-    return (weight.float() * (1 / spread(g, group))).round_().clamp_(-1, 1).to(torch.int8), g
-
-
-def spread(g: torch.Tensor, group: int) -> torch.Tensor:
-    """Return scales in a shape that broadcasts against the weights [rows, columns]."""
-    return g.repeat_interleave(group, -1) if group else g[:, None] if g.ndim else g
-
-
-def check_scales(axis: int | None, group: int, columns: int) -> None:
-    """Raise unless the scales are those of a tensor, of its rows, or of groups that divide its columns."""
-    if axis not in (None, 0) or isinstance(axis, bool):
-        raise ArgumentError(f"axis is None (a scale for the tensor) or 0 (one for each row), given {axis!r}.")
-    if isinstance(group, bool) or not isinstance(group, int) or group < 0 or (group and columns % group):
-        raise ArgumentError(f"group: columns that share a scale must divide the {columns} columns, given {group!r}.")
-    if group and axis is not None:
-        raise ArgumentError(
-            f"axis={axis} and group={group} were given: scales are those of rows or of groups; give one."
-        )
-
-
-class _Packed(NamedTuple):
-    """A layer made ready for the kernels, and what of the parameters it was made of."""
-
-    layer: native.BitLinear
-    made_of: tuple[Any, ...]
-    alive: tuple[torch.Tensor, ...]  # keeps the memory, so that an address cannot come back with other numbers
 
 
 def _count_fused_writes(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -122,13 +58,13 @@ class BitLinear(nn.Linear):
         self.axis, self.group, self.activations = axis, group, activations
         self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
         self.lambda_ = lambda_
-        self._packed: _Packed | None = None
+        self._packed: ops.Packed | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.rms_norm is not None:
             x = self.rms_norm(x)
         if self._through_kernels(x):
-            return _aside(self, x) if torch.compiler.is_compiling() else self._run_packed(x)
+            return self._run_packed(x)
         if self.lambda_ == 0:
             return functional.linear(x, self.weight, self.bias)
         return self._run_torch(x)
@@ -143,7 +79,7 @@ class BitLinear(nn.Linear):
             and x.device == self.weight.device
             and _plain(x)
             and _plain(self.weight)
-            and not _watched()
+            and (torch.compiler.is_compiling() or not _watched())
         )
 
     def _run_torch(self, x: torch.Tensor) -> torch.Tensor:
@@ -152,52 +88,44 @@ class BitLinear(nn.Linear):
         asked = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
         kind = asked if asked in (torch.bfloat16, torch.float64) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
-            q, a = self._round_activations(x.float())
+            q, a = round_activations(x.float(), self.group, self.activations, self.lambda_)
             g = absmean(self.weight, self.axis, self.group)
-            t = _rounded(self.weight.float() * (1 / spread(g, self.group)), self.lambda_, most=1)
+            t = rounded(self.weight.float() * (1 / spread(g, self.group)), self.lambda_, most=1)
             if self.group:  # its scales are inside the sum
                 y = functional.linear((q * a).flatten(-2).to(kind), (t * spread(g, self.group)).to(kind))
             else:
                 y = functional.linear(q.to(kind), t.to(kind)) * (a * g)
             return (y if self.bias is None else y + self.bias.float()).to(asked)
 
-    def _round_activations(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """Return activations and what multiplies them: integers by token or group, or the floats; with groups [..., groups, group]."""
-        grouped = x.unflatten(-1, (-1, self.group)) if self.group else x
-        if self.activations == "float":
-            return grouped, 1.0
-        amax = _absmax(grouped if self.activations == "group" else x)
-        amax = amax[..., None] if self.group and self.activations == "token" else amax
-        return _rounded(grouped * (127 / amax), self.lambda_), amax / 127
-
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
+        """The kernels: a compiler sees one operator; else it is called directly, which takes the host less time."""
+        if torch.compiler.is_compiling():
+            y = torch.ops.tritium.bit_linear(x, self.weight, self.bias, self.axis, self.group, self.activations)
+        else:
+            y = self._ready().run(x)
         kind = x.device.type
-        y = interop.to_torch(self.packed()(interop.from_torch(x.detach())))
         return y.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else y
+
+    def _ready(self) -> ops.Packed:
+        kept = self._packed
+        if kept is None or not kept.is_of(self.weight, self.bias):
+            kept = self._packed = ops.packed(self.weight, self.bias, self.axis, self.group, self.activations)
+        return kept
 
     def packed(self) -> native.BitLinear:
         """The layer the kernels run, packed again when the parameters have changed."""
-        parameters = [p for p in (self.weight, self.bias) if p is not None]
-        counted = not any(p.is_inference() for p in parameters)  # writes to tensors of inference mode leave no trace
-        made_of = tuple((p.data_ptr(), p._version if counted else 0) for p in parameters)
-        kept = self._packed
-        if kept is None or not counted or kept.made_of != made_of:
-            t, g = ternarise(self.weight, axis=self.axis, group=self.group)
-            bias = None if self.bias is None else self.bias.detach().float().cpu().numpy()
-            scale = (g.half() if self.group else g).cpu().numpy()
-            layer = native.BitLinear.from_ternary(
-                t.cpu().numpy(), bias, scale=scale, group=self.group, activations=self.activations
-            )
-            layer = layer if self.weight.is_cpu else layer.to(str(self.weight.device))
-            kept = self._packed = _Packed(layer, made_of, tuple(p.detach() for p in parameters))
-        return kept.layer
+        return self._ready().layer
+
+    def _forget(self) -> None:
+        self._packed = None
+        ops.forget(self.weight)
 
     def train(self, mode: bool = True) -> Self:
-        self._packed = None
+        self._forget()
         return super().train(mode)
 
     def _apply(self, *args: Any, **options: Any) -> Self:
-        self._packed = None  # .to(), .half(), .float(): other numbers, perhaps at the same address
+        self._forget()  # .to(), .half(), .float(): other numbers, perhaps at the same address
         return super()._apply(*args, **options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -209,23 +137,10 @@ class BitLinear(nn.Linear):
         return super().extra_repr() + scales + kind + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
 
 
-@torch.compiler.disable
-def _aside(layer: BitLinear, x: torch.Tensor) -> torch.Tensor:
-    """The kernels, for the compiler to step around; a call through it costs ten small layers."""
-    return layer._run_packed(x)
-
-
 def _plain(x: torch.Tensor) -> bool:
     """Whether tritium can look at the memory of x: a tensor of its own, on the CPU or on a GPU that our kernels run on."""
     whole = type(x) in (torch.Tensor, nn.Parameter) and x.layout is torch.strided
-    return whole and (
-        (x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and _has_triton())
-    )
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+    return whole and ((x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and HAS_TRITON))
 
 
 def _watched() -> bool:
