@@ -16,6 +16,7 @@ import numpy as np
 import tritium as tt
 from tritium.errors import ContextError
 from tritium.models.caching.memory import SlotMemory
+from tritium.models.sampling import Logprobs, logprobs
 from tritium.models.speculation.control import Costs
 from tritium.models.text.tokenizer import ALPHABET
 from tritium.models.text.vocabulary import ByteTokenizer, Facts
@@ -165,6 +166,14 @@ class Session(Slots):
         for s, t in zip(slots, ids, strict=True):
             self._append(s, [t])
         return np.stack([self._logits(s) for s in slots])
+
+    def scored(self, slot: int, ids: Sequence[int], top: int) -> list[Logprobs]:
+        """Append tokens; what the row before each says of it."""
+        told = []
+        for token in ids:
+            told.append(logprobs(self._logits(slot), token, top))
+            self.extend(slot, [token])
+        return told
 
     def _call(self) -> None:
         self.threads.add(threading.get_ident())

@@ -10,7 +10,7 @@ import pytest
 
 from tritium.serve import intake
 from tritium.serve.intake import Intake, Lane
-from tritium.serve.openai import ProtocolError
+from tritium.serve.protocols.openai import ProtocolError
 
 
 async def refused(lane: Lane, client: str) -> int:

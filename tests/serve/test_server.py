@@ -22,12 +22,14 @@ import pytest
 
 pytest.importorskip("h11", reason="needs the extra 'serve'")
 
+from calls import call, completion, events, post
 from markov import Model, encode, expected
 from tritium.errors import ArgumentError, PackageError
 from tritium.models.load import load
-from tritium.serve import intake, openai
+from tritium.serve import intake
 from tritium.serve.access import Access, read_key
 from tritium.serve.http import Limits
+from tritium.serve.protocols import common, openai as protocol
 from tritium.serve.server import Server
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -45,38 +47,6 @@ def make(
 def server() -> Iterator[Server]:
     with make(says={"p": "one END two", "é": "añ😀"}) as found:
         yield found
-
-
-def call(server: Server, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of an answer; the text itself where it is no JSON."""
-    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-    c.request(method, path, raw, {k.replace("_", "-"): v for k, v in headers.items()})
-    answer = c.getresponse()
-    text = answer.read()
-    c.close()
-    found = {k.lower(): v for k, v in answer.getheaders()}
-    return answer.status, found, json.loads(text) if "json" in found.get("content-type", "") else text.decode()
-
-
-def post(server: Server, path: str, **body: Any) -> tuple[int, Any]:
-    status, _, found = call(server, "POST", f"/v1/{path}", {"temperature": 0, **body})
-    return status, found
-
-
-def completion(server: Server, prompt: Any, count: int = 8, **body: Any) -> Any:
-    status, found = post(server, "completions", prompt=prompt, max_tokens=count, **body)
-    assert status == 200, found
-    return found
-
-
-def events(server: Server, path: str, **body: Any) -> list[Any]:
-    """What a stream said, without its end mark."""
-    status, found = post(server, path, stream=True, **body)
-    assert status == 200
-    lines = [line.removeprefix("data: ") for line in found.split("\n\n") if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def begin(server: Server, body: dict[str, Any], path: str = "completions") -> socket.socket:
@@ -224,8 +194,10 @@ def test_the_public_client(server: Server) -> None:
         assert parts[-1].usage.completion_tokens == 7
         with pytest.raises(openai.NotFoundError, match="'other' is not served here"):
             client.completions.create(model="other", prompt="a")
-        with pytest.raises(openai.BadRequestError, match="tools is not supported") as caught:
-            client.chat.completions.create(model="markov", messages=USER, tools=[{"type": "function", "function": {}}])
+        with pytest.raises(openai.BadRequestError, match="not made for them") as caught:
+            client.chat.completions.create(
+                model="markov", messages=USER, tools=[{"type": "function", "function": {"name": "f"}}]
+            )
         assert caught.value.param == "tools"
 
 
@@ -247,7 +219,10 @@ def test_the_public_client(server: Server) -> None:
         ("POST", "completions", {"prompt": "a" * 513}, 400, None, "context_length_exceeded"),
         ("POST", "completions", {"prompt": "a", "model": "gpt"}, 404, "model", "model_not_found"),
         ("POST", "completions", {"prompt": "a", "temprature": 0}, 400, "temprature", "unknown_parameter"),
-        ("POST", "completions", {"prompt": "a", "guided_regex": "[0-9]"}, 400, "guided_regex", "unsupported_parameter"),
+        ("POST", "completions", {"prompt": "a", "guided_regex": "(a"}, 400, "guided_regex", "invalid_value"),
+        ("POST", "completions", {"prompt": "a", "stop_token_ids": [257]}, 400, "stop_token_ids", "invalid_value"),
+        ("POST", "completions", {"prompt": "a", "allowed_token_ids": []}, 400, "allowed_token_ids", "invalid_value"),
+        ("POST", "completions", {"prompt": "a", "mirostat": 2}, 400, "mirostat", "unsupported_parameter"),
         ("POST", "completions", {"prompt": "a", "suffix": "b"}, 400, "suffix", "unsupported_parameter"),
         ("POST", "chat/completions", {"messages": [{"role": "user"}]}, 400, "messages[0].content", "invalid_value"),
         ("POST", "completions", {"prompt": "a?"}, 500, None, None),
@@ -640,7 +615,7 @@ def test_long_lists_are_refused_by_their_length(
     def looked_at(*_: Any) -> Any:
         raise AssertionError("the entries were looked at")
 
-    monkeypatch.setitem(openai.COMPLETION, "prompt", (looked_at, None))
+    monkeypatch.setitem(protocol.COMPLETION, "prompt", (looked_at, None))
     status, found = post(server, "completions", prompt=prompt)
     assert status == 400
     assert (found["error"]["code"], found["error"]["param"]) == (code, param)
@@ -668,7 +643,7 @@ HOSTILE = [
 
 
 def harmless(text: str) -> bool:
-    return text.isprintable() and len(text) <= openai.MOST_MESSAGE + 1
+    return text.isprintable() and len(text) <= common.MOST_MESSAGE + 1
 
 
 def texts(value: Any) -> Iterator[str]:

@@ -433,6 +433,11 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     help="Chat template (Jinja) to use instead of the model's.",
 )
 @click.option(
+    "--tool-style",
+    type=click.Choice(["hermes", "llama", "mistral"]),
+    help="How the model writes tool calls (default: by its template).",
+)
+@click.option(
     "--grace",
     "grace_s",
     type=click.FloatRange(0, 86400),

@@ -473,14 +473,14 @@ def kept(
     if (
         top_k
     ):  # also where all are kept: sums below are rounded by the order of the largest, whatever part of a row this is
-        ids = _largest(row, min(top_k, row.size))
+        ids = largest(row, min(top_k, row.size))
     if typical_p < 1:
         among = row if ids is None else row[ids]
         inner = _typical(_weights(among, best, temperature), typical_p)
         ids = inner if ids is None else ids[inner]
     if top_p < 1:
         among = row if ids is None else row[ids]
-        inner = _largest(among, _nucleus(_weights(among, best, temperature), top_p))
+        inner = largest(among, _nucleus(_weights(among, best, temperature), top_p))
         ids = inner if ids is None else ids[inner]
     if min_p > 0:
         among = row if ids is None else row[ids]
@@ -499,7 +499,7 @@ def _weights(row: Array, best: float, temperature: float) -> Array:
         return np.asarray(np.exp((row.astype(np.float64) - best) / temperature))
 
 
-def _largest(row: Array, k: int) -> Array:
+def largest(row: Array, k: int) -> Array:
     """The ids of the k largest, largest first, among equals the lowest ids."""
     least = np.partition(row, row.size - k)[row.size - k]
     above = np.flatnonzero(row > least)
@@ -536,7 +536,7 @@ def logprobs(logits: Any, token: int, top: int = 0) -> Logprobs:
     row = _row(logits)
     best = _check(float(row.max()), row)
     total = best + math.log(float(np.exp(row - np.float32(best)).sum(dtype=np.float64)))
-    ids = _largest(row, min(top, row.size)) if top > 0 else np.arange(0)
+    ids = largest(row, min(top, row.size)) if top > 0 else np.arange(0)
     return Logprobs(token, float(row[token]) - total, tuple((int(i), float(row[i]) - total) for i in ids))
 
 

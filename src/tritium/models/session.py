@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from tritium.models.caching.file import REMEDY, read_slot, write_slot
 from tritium.models.caching.memory import SlotMemory
 from tritium.models.caching.prefixes import common
 from tritium.models.certified import Certified
+from tritium.models.sampling import Logprobs, largest
 from tritium.models.speculation.control import Costs
 from tritium.models.weights import Network
 from tritium.nn.mixers import DeltaState
@@ -175,6 +176,16 @@ def _piece(slot: int, start: int, part: Ids, size: int) -> tuple[np.ndarray[Any,
     padded = np.zeros((1, size), np.int32)
     padded[0, : len(part)] = part
     return padded, np.array([[slot, start, len(part)]], np.int32)
+
+
+def _ranked(rows: Logits, tokens: list[int], top: int) -> list[Logprobs]:
+    """Return the log-probability of a token in each row, and the likeliest of the row."""
+    return [
+        Logprobs(
+            t, float(row[t]), tuple((int(i), float(row[i])) for i in largest(row, min(top, row.size))) if top else ()
+        )
+        for t, row in zip(tokens, rows[: len(tokens)], strict=True)
+    ]
 
 
 class Session:
@@ -537,6 +548,14 @@ class Session:
 
     def score(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""
+        return np.concatenate(self._scores(slot, ids, lambda rows, after: rows[np.arange(len(after)), after]))
+
+    def scored(self, slot: int, ids: Ids, top: int = 0) -> list[Logprobs]:
+        """Append tokens to a slot as `score` does; the log-probability of each, and the `top` likeliest tokens in its place."""
+        return [p for part in self._scores(slot, ids, partial(_ranked, top=top)) for p in part]
+
+    def _scores(self, slot: int, ids: Ids, read: Callable[[Logits, list[int]], Any]) -> list[Any]:
+        """Append tokens to a slot; what `read` takes of the rows of log-probabilities [n, vocab] that tell them, piece by piece."""
         new = self._checked(slot, ids)
         held = self._tokens[slot]
         if not held:
@@ -545,38 +564,39 @@ class Session:
             )
         self._ahead = None
         if self.recurrent:
-            return self._score_recurrent(slot, new)
+            return self._scores_recurrent(slot, new, read)
         # Token i is told by the row of the token before it, so the last one held is run once more in front of the new ones.
-        rows = self._scored(slot, len(held) - 1, [held[-1], *new], new)
+        parts = self._scored(slot, len(held) - 1, [held[-1], *new], new, read)
         held += new
-        return rows
+        return parts
 
-    def _score_recurrent(self, slot: int, new: list[int]) -> Logits:
+    def _scores_recurrent(self, slot: int, new: list[int], read: Callable[[Logits, list[int]], Any]) -> list[Any]:
         """Return the same where no token can be run again: the first is told by the logits that were kept, or computed anew."""
         held = self._tokens[slot]
         if slot not in self._last:
             tokens = list(held)
             self.truncate(slot, 0)
             self.extend(slot, tokens)
-        scores = [ops.log_softmax(asarray(self._last[slot]), axis=-1).numpy()[new[:1]]]
+        parts = [read(ops.log_softmax(asarray(self._last[slot]), axis=-1).numpy()[None], new[:1])]
         if len(new) > 1:
             with self._changing([slot]):
-                scores.append(self._scored(slot, len(held), new[:-1], new[1:]))
+                parts += self._scored(slot, len(held), new[:-1], new[1:], read)
             held += new[:-1]
         self.extend(slot, new[-1:])
-        return np.concatenate(scores)
+        return parts
 
-    def _scored(self, slot: int, start: int, tokens: list[int], wanted: list[int]) -> Logits:
-        """Run tokens of a slot from a position on; return the log-probability of the wanted one after each."""
-        rows: list[np.ndarray[Any, Any]] = []
-        done = 0
+    def _scored(
+        self, slot: int, start: int, tokens: list[int], wanted: list[int], read: Callable[[Logits, list[int]], Any]
+    ) -> list[Any]:
+        """Run tokens of a slot from a position on; return what is read of the rows that tell the wanted one after each."""
+        parts, done = [], 0
         for size in chunks(len(tokens), SCORED):
             part, after = tokens[done : done + size], wanted[done : done + size]
             piece, places = _piece(slot, start + done, part, size)
             every = self._programs.every(self._sent(piece, "ids"), self._sent(places, "places"), *self.caches).numpy()
-            rows.append(every[np.arange(len(after)), after])
+            parts.append(read(every, after))
             done += len(part)
-        return np.concatenate(rows)
+        return parts
 
     def hidden(self, slots: Sequence[int], ids: Sequence[Ids], *, last: bool = False) -> list[Logits]:
         """Append tokens to each of several slots, in one program; the hidden states after the final norm, [tokens, hidden_size]

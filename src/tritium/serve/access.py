@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tritium.errors import ArgumentError
 from tritium.escape import visible
-from tritium.serve.openai import ProtocolError
+from tritium.serve.protocols.common import ProtocolError
 
 OPEN = ("/health",)  # paths that need no key
 PREFLIGHT = {

@@ -6,18 +6,22 @@ Knows nothing of HTTP, keys or routes: an answer is a JSON value or the pieces o
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tritium.errors import ArgumentError, BusyError, ContextError, PackageError, TritiumError
 from tritium.escape import visible
+from tritium.models.sampling import Constraint, Logprobs
 from tritium.models.text.chat import render
-from tritium.serve import openai
-from tritium.serve.openai import Asked, Labels, ProtocolError, sse
+from tritium.models.text.constraints import constrain
+from tritium.serve.protocols import openai
+from tritium.serve.protocols.common import Asked, Dialect, Labels, Part, ProtocolError, Reply
+from tritium.serve.protocols.tools import CallPart, CallReader, Style, style_of
 from tritium.serve.scheduler import Event, Request, Scheduler, Ticket, Usage
 
 if TYPE_CHECKING:
@@ -33,116 +37,169 @@ class Answers:
     max_tokens: int | None = None
     max_choices: int = 16
     template: str | None = None  # for chats, instead of the model's own
+    tool_style: str | None = None  # how the model writes tool calls, instead of what its template shows
 
     @property
     def tokenizer(self) -> Tokenizer:
         return self.scheduler.tokenizer
 
-    def prepare(self, body: bytes, *, chat: bool) -> tuple[Asked, list[Request]]:
+    def prepare(self, body: bytes, dialect: Dialect) -> tuple[Asked, list[Request]]:
         """From the bytes of a body to the requests for the scheduler; ProtocolError says what is wrong with it."""
-        capacity = self.scheduler.session.capacity
-        asked = openai.read_request(body, chat=chat, context=capacity, choices=self.max_choices)
-        if asked.model not in (None, self.name):
-            raise ProtocolError(
-                404, f"The model {visible(asked.model or '')!r} is not served here; {self.name!r} is.", param="model", code="model_not_found"
-            )  # fmt: skip
+        asked = dialect.read(body, context=self.scheduler.session.capacity, choices=self.max_choices)
+        self.check_model(asked.model)
         self._check_counts(asked)
+        prompts = self.prompts(asked)
         try:
-            prompts = [self._chat_prompt(asked)] if chat else [self._prompt(p) for p in asked.prompts]
+            constrain = self._constrain(asked)
+        except PackageError as e:
+            raise ProtocolError(501, str(e)) from None
+        common: dict[str, Any] = {
+            "max_tokens": self._longest(asked), "sampler": asked.sampler, "stop": asked.stop, "logprobs": asked.logprobs,
+            "constrain": constrain, "ends": self._ends(asked), "prompt_logprobs": asked.logprobs if asked.echo else None,
+        }  # fmt: skip
+        return asked, [Request(p, stream=stream, **common) for p in prompts for stream in range(asked.n)]
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ProtocolError for the name of another model."""
+        if name not in (None, self.name):
+            message = f"The model {visible(name or '')!r} is not served here; {self.name!r} is."
+            raise ProtocolError(404, message, param="model", code="model_not_found")
+
+    def prompts(self, asked: Asked) -> list[tuple[int, ...]]:
+        """Return the tokens of each prompt of a request."""
+        try:
+            if asked.chat:
+                return [self._chat_prompt(asked)]
+            return [self._prompt(p, bos=asked.adds_bos) for p in asked.prompts]
         except PackageError as e:
             raise ProtocolError(501, str(e)) from None
         except TritiumError as e:
-            raise ProtocolError(400, str(e), param="messages" if chat else "prompt", code="invalid_value") from None
-        most = min(asked.max_tokens or capacity, self.max_tokens or capacity)
-        return asked, [
-            Request(prompt, most, asked.sampler, asked.stop, stream, asked.logprobs)
-            for prompt in prompts
-            for stream in range(asked.n)
-        ]
+            param = "messages" if asked.chat else "prompt"
+            raise ProtocolError(400, str(e), param=param, code="invalid_value") from None
+
+    def _longest(self, asked: Asked) -> int:
+        """Return how many tokens an answer may have."""
+        bounds = (asked.max_tokens, self.max_tokens, self.scheduler.session.capacity)
+        return min(b for b in bounds if b is not None)
+
+    def _ends(self, asked: Asked) -> frozenset[int]:
+        """Return the tokens that end an answer."""
+        return frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else self.tokenizer.eos)
+
+    def _constrain(self, asked: Asked) -> Callable[[], tuple[Constraint, ...]]:
+        """Return what makes the constraints of an answer; a format is compiled here, beside the event loop."""
+        form, param = (None, "") if asked.form is None else asked.form
+        if asked.toolbox is not None:
+            form, param = asked.toolbox.format(self._style()), "tools"
+        try:
+            return constrain(
+                self.tokenizer, form, least=asked.min_tokens, ends=self._ends(asked), among=asked.allowed_token_ids
+            )
+        except ArgumentError as e:
+            raise ProtocolError(400, f"{param} is not valid: {e}", param=param, code="invalid_value") from None
+
+    def _style(self) -> Style:
+        """Return how the model writes tool calls; ProtocolError where it was not made for them."""
+        try:
+            return style_of(self._template(), self.tool_style)
+        except ArgumentError as e:
+            raise ProtocolError(400, str(e), param="tools", code="unsupported_parameter") from None
 
     def _check_counts(self, asked: Asked) -> None:
         count = asked.n * max(1, len(asked.prompts))
         if count > self.max_choices:
             raise openai.too_many_choices(count, self.max_choices)
-        if wrong := [t for t in asked.sampler.logit_bias or () if t >= self.tokenizer.vocab_size]:
+        lists = {"logit_bias": asked.sampler.logit_bias or (), "stop_token_ids": asked.stop_token_ids}
+        lists["allowed_token_ids"] = asked.allowed_token_ids or ()
+        for param, tokens in lists.items():
+            if wrong := [t for t in tokens if t >= self.tokenizer.vocab_size]:
+                raise ProtocolError(
+                    400, f"{param} has token id {wrong[0]}; this model has 0 to {self.tokenizer.vocab_size - 1}.",
+                    param=param, code="invalid_value",
+                )  # fmt: skip
+        if asked.allowed_token_ids == ():
             raise ProtocolError(
-                400, f"logit_bias has token id {wrong[0]}; this model has 0 to {self.tokenizer.vocab_size - 1}.",
-                param="logit_bias", code="invalid_value",
-            )  # fmt: skip
+                400, "allowed_token_ids is empty: no token may follow.", param="allowed_token_ids", code="invalid_value"
+            )
 
-    def _prompt(self, given: str | tuple[int, ...]) -> tuple[int, ...]:
-        if isinstance(given, tuple):
-            return given
+    def _prompt(self, prompt: str | tuple[int, ...], *, bos: bool) -> tuple[int, ...]:
+        if isinstance(prompt, tuple):
+            return prompt
         first = self.tokenizer.bos
-        return tuple(self.tokenizer.encode(given) or ([] if first is None else [first]))
+        return tuple(self.tokenizer.encode(prompt, bos=bos) or ([] if first is None else [first]))
 
-    def _chat_prompt(self, asked: Asked) -> tuple[int, ...]:
+    def _template(self) -> str:
         template = self.template or self.tokenizer.chat_template
         if template is None:
             raise ArgumentError(
                 f"The model {self.name!r} has no chat template: it was not made for chats. Use /v1/completions, or start the server"
                 " with a chat_template."
             )
-        t = self.tokenizer
-        return tuple(t.encode(render(template, asked.messages, bos_token=t.bos_token, eos_token=t.eos_token)))
+        return template
 
-    async def whole(self, asked: Asked, tickets: list[Ticket]) -> dict[str, Any]:
+    def _chat_prompt(self, asked: Asked) -> tuple[int, ...]:
+        t, names = self.tokenizer, dict(asked.template_values)
+        if asked.toolbox is not None:
+            self._style()
+            names["tools"] = [tool.shown for tool in asked.toolbox.tools]
+        text = render(self._template(), asked.messages, bos_token=t.bos_token, eos_token=t.eos_token, **names)
+        return tuple(t.encode(text))
+
+    async def whole(self, asked: Asked, tickets: list[Ticket], dialect: Dialect) -> dict[str, Any]:
         """The answer when all of it is there."""
-        parts: list[list[Event]] = [[] for _ in tickets]
-        async with aclosing(follow(tickets)) as events:
-            async for i, event in events:
-                parts[i].append(event)
-        choices = []
-        for i, got in enumerate(parts):
-            echo = self._echo(asked, i)
-            logprobs = [p for e in got for p in e.logprobs]
-            told = self._logprobs(asked, logprobs)
-            text = echo + "".join(e.text for e in got)
-            choices.append(openai.choice(asked.chat, i, text, got[-1].finish or "stop", told))
-        return self._labels(asked).wrap(
-            choices, part=False, usage=openai.usage_object([got[-1].usage for got in parts], n=asked.n)
-        )
+        replies = [Reply() for _ in tickets]
+        async with aclosing(self._parts(asked, tickets)) as parts:
+            async for i, part in parts:
+                replies[i].add(part)
+        return dialect.whole(asked, self._labels(), replies)
 
-    async def streamed(self, asked: Asked, tickets: list[Ticket]) -> AsyncGenerator[bytes, None]:
+    async def streamed(self, asked: Asked, tickets: list[Ticket], dialect: Dialect) -> AsyncGenerator[bytes, None]:
         """The answer as it comes, in server-sent events. An error is told as the last of them."""
-        labels = self._labels(asked)
-        usages = [Usage() for _ in tickets]
-        offsets = [0] * len(tickets)
-        more: dict[str, Any] = {"usage": None} if asked.include_usage else {}
+        writer, usages = dialect.writer(asked, self._labels()), [Usage() for _ in tickets]
         try:
-            for i in range(len(tickets)):
-                echo = self._echo(asked, i)
-                if asked.chat or echo:
-                    yield sse(
-                        labels.wrap([openai.delta(asked.chat, i, echo, None, None, first=True)], part=True, **more)
-                    )
-            async with aclosing(follow(tickets)) as events:
-                async for i, e in events:
-                    usages[i] = e.usage
-                    told = self._logprobs(asked, e.logprobs, offsets[i])
-                    offsets[i] += len(e.text)
-                    yield sse(labels.wrap([openai.delta(asked.chat, i, e.text, e.finish, told)], part=True, **more))
-            if asked.include_usage:
-                yield sse(labels.wrap([], part=True, usage=openai.usage_object(usages, n=asked.n)))
-            yield sse("[DONE]")
+            for event in writer.begin(len(tickets)):
+                yield event
+            async with aclosing(self._parts(asked, tickets)) as parts:
+                async for i, part in parts:
+                    usages[i] = part.usage
+                    for event in writer.part(i, part):
+                        yield event
+            for event in writer.end(usages):
+                yield event
         except TritiumError as e:
-            yield sse(protocol_error(e).body)
+            yield dialect.failed(protocol_error(e))
         except ProtocolError as e:
-            yield sse(e.body)
+            yield dialect.failed(e)
 
-    def _labels(self, asked: Asked) -> Labels:
-        return Labels(
-            f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}", int(time.time()), self.name, asked.chat
-        )
+    async def _parts(self, asked: Asked, tickets: list[Ticket]) -> AsyncGenerator[tuple[int, Part], None]:
+        """The parts of all answers as they come: prompts that are echoed, text, and tool calls where there are tools."""
+        readers: dict[int, CallReader] = {}
+        if asked.toolbox is not None:
+            style, names = self._style(), [tool.name for tool in asked.toolbox.tools]
+            readers = {i: CallReader(style, names) for i in range(len(tickets))}
+        begun = set[int]()
+        async with aclosing(follow(tickets)) as events:
+            async for i, e in events:
+                if i not in begun and asked.echo:
+                    yield i, Part(self._echo(asked, i), (), self._prompt_logprobs(asked, tickets[i]), None, e.usage)
+                begun.add(i)
+                text, calls = e.text, tuple[CallPart, ...]()
+                if i in readers:
+                    pieces = [readers[i].push(e.text), *([readers[i].flush()] if e.finish else [])]
+                    text, calls = "".join(p.text for p in pieces), tuple(c for p in pieces for c in p.calls)
+                if text or calls or e.logprobs or e.finish:
+                    yield i, Part(text, calls, e.logprobs, e.finish, e.usage, tickets[i].stopped_by)
 
-    def _logprobs(self, asked: Asked, found: Sequence[Any], offset: int = 0) -> dict[str, Any] | None:
+    def _prompt_logprobs(self, asked: Asked, ticket: Ticket) -> tuple[Logprobs, ...]:
+        """What the model thought of a prompt, where it is to be told: of the first token nothing."""
         if asked.logprobs is None:
-            return None
-        return openai.logprobs_object(found, self.tokenizer, chat=asked.chat, offset=offset)
+            return ()
+        return Logprobs(ticket.request.prompt[0], math.nan, ()), *ticket.prompt_logprobs
+
+    def _labels(self) -> Labels:
+        return Labels(uuid.uuid4().hex, int(time.time()), self.name, self.tokenizer)
 
     def _echo(self, asked: Asked, index: int) -> str:
-        if not asked.echo:
-            return ""
         prompt = asked.prompts[index // asked.n]
         return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
 

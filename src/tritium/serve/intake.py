@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from tritium.serve.openai import ProtocolError
+from tritium.serve.protocols.common import ProtocolError
 
 SHORT_BYTES = 64 << 10  # of a body; longer ones take the lane for long bodies
 SHORT_BODIES = 128  # that wait or are read at once

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from tritium.errors import ArgumentError, BusyError, TritiumError
 from tritium.models.caching.prefixes import PAGE, Node, PrefixCache, common, default_limit
 from tritium.models.generation import Slots, Stops, decode, fit, guess_tokens
-from tritium.models.sampling import Logprobs, Need, Sampler, State
+from tritium.models.sampling import Constraint, Logprobs, Need, Sampler, State
 from tritium.models.speculation.speculator import DraftSession, Guesser, Speculator
 from tritium.models.text.tokenizer import Stream, Tokenizer
 from tritium.settings import log
@@ -28,7 +28,8 @@ from tritium.settings import log
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report."""
+    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report, and
+    `prompt_logprobs` the same for the tokens of the prompt. `ends` are the tokens that end it (None: the model's own)."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -36,6 +37,14 @@ class Request:
     stop: tuple[str, ...] = ()
     stream: int = 0
     logprobs: int | None = None
+    constrain: Callable[[], tuple[Constraint, ...]] = tuple
+    ends: frozenset[int] | None = None
+    prompt_logprobs: int | None = None
+
+    @property
+    def is_scored(self) -> bool:
+        """Return True if the log-probabilities of the prompt are asked for."""
+        return self.prompt_logprobs is not None
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,10 @@ class Ticket:
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
         self.cancelled = False
+        self.stopped_by: str | None = None  # the stop string that ended it, when it has ended
+        self.prompt_logprobs: list[
+            Logprobs
+        ] = []  # of all tokens of the prompt but the first; whole when the first event comes
         self._cancel = cancel
         self._changed = threading.Condition()
         self._notify: Callable[[], None] | None = None
@@ -286,8 +299,8 @@ class Scheduler:
 
     def _check(self, r: Request) -> None:
         fit(self.session, r.prompt)
-        if r.max_tokens < 1:
-            raise ArgumentError(f"max_tokens must be 1 or more, given {r.max_tokens}.")
+        if r.max_tokens < 0:
+            raise ArgumentError(f"max_tokens must be 0 or more, given {r.max_tokens}.")
         if wrong := [t for t in r.prompt if not 0 <= t < self.tokenizer.vocab_size]:
             raise ArgumentError(f"the prompt has token id {wrong[0]}; ids are 0 to {self.tokenizer.vocab_size - 1}.")
 
@@ -347,15 +360,17 @@ class Scheduler:
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request
         slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
-        state = r.sampler.start(r.prompt, stream=r.stream)
+        shared = 0 if r.is_scored else shared  # every token is told by the one before it
+        state = r.sampler.start(r.prompt, stream=r.stream, constraints=r.constrain())
         run = _Run(ticket, slot, state, Stream(self.tokenizer), Stops(r.stop), shared, shared)
         self.session.truncate(slot, shared)
         self.prefixes.counts.queries += len(r.prompt)
         self.prefixes.counts.hits += shared
         if self.prefixes.recurrent and len(r.prompt) > 1:
             run.marks.add(len(r.prompt) - 1)
-        self._load(run)
-        self._follow(run)
+        if not r.is_scored:
+            self._load(run)
+            self._follow(run)
         return run
 
     def _load(self, run: _Run) -> None:
@@ -418,6 +433,10 @@ class Scheduler:
             return
         for run, _ in parts:
             self._reading.remove(run)
+        self._read_alone([part for part in parts if part[0].ticket.request.is_scored])
+        parts = [part for part in parts if not part[0].ticket.request.is_scored]
+        if not parts:
+            return
         try:
             rows = self.session.extend_all([run.slot for run, _ in parts], [ids for _, ids in parts])
         except Exception as e:
@@ -426,13 +445,14 @@ class Scheduler:
         for (run, ids), logits in zip(parts, rows, strict=True):
             self._has_read(run, len(ids), logits)
 
-    def _read_alone(self, parts: list[tuple[_Run, tuple[int, ...]]], error: Exception) -> None:
-        """After reading together failed: one by one, so that only those end that cannot go on."""
+    def _read_alone(self, parts: list[tuple[_Run, tuple[int, ...]]], error: Exception | None = None) -> None:
+        """One by one: where log-probabilities are asked for, and after reading together failed, so that only those end that cannot
+        go on."""
         for run, ids in parts:
             try:
-                if len(parts) == 1:
+                if error is not None and len(parts) == 1:
                     raise error
-                logits = self.session.extend(run.slot, ids)
+                logits = self._score(run, ids) if run.ticket.request.is_scored else self.session.extend(run.slot, ids)
             except Exception as e:
                 self._fail(run, e)
             else:
@@ -444,12 +464,29 @@ class Scheduler:
             self._keep(run, run.prompt[: run.length])
             if run.length < len(run.prompt):
                 self._reading.append(run)
+            elif not run.ticket.request.max_tokens:
+                self._end(run, finish="length")
             else:
                 if self.speculator is not None:
                     run.guesser = self.speculator.start(run.state, run.slot)
                 self._pick(run, logits)
         except Exception as e:
             self._fail(run, e)
+
+    def _score(self, run: _Run, ids: Sequence[int]) -> Any:
+        """Read a piece of a prompt and tell its tokens' log-probabilities; the logits after it where it is the last piece."""
+        r, logits = run.ticket.request, None
+        rest = ids if run.length else ids[1:]
+        is_last = run.length + len(ids) == len(r.prompt)
+        if not run.length:
+            logits = self.session.extend(run.slot, ids[:1])
+        if rest:
+            run.ticket.prompt_logprobs += self.session.scored(run.slot, rest, r.prompt_logprobs or 0)
+        if rest and is_last and r.max_tokens:  # the last token once more, for the logits that a token is picked from
+            kept = self.session.reusable(run.slot, len(r.prompt) - 1)
+            self.session.truncate(run.slot, kept)
+            logits = self.session.extend(run.slot, r.prompt[kept:])
+        return logits
 
     def _keep(self, run: _Run, tokens: Sequence[int]) -> None:
         """Keep what is in a slot for others that begin alike; of a recurrent model where somebody may go on from."""
@@ -536,7 +573,7 @@ class Scheduler:
         r = run.ticket.request
         token = run.next = run.state.pick(logits)
         run.count += 1
-        if token in self.tokenizer.eos:
+        if token in (self.tokenizer.eos if r.ends is None else r.ends):
             self._end(run, finish="stop")
             return
         run.held.append((run.seen, token, None if r.logprobs is None else run.state.logprobs(r.logprobs)))
@@ -544,7 +581,7 @@ class Scheduler:
         run.seen += len(piece)
         text = run.stops.push(piece)
         self._send(run, text)
-        if run.stops.found:
+        if run.stops.found or run.state.is_done:
             self._end(run, finish="stop")
         elif run.count >= r.max_tokens:
             self._end(run, finish="length")
@@ -560,6 +597,7 @@ class Scheduler:
 
     def _end(self, run: _Run, *, finish: str | None = None, error: TritiumError | None = None) -> None:
         """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
+        run.ticket.stopped_by = run.stops.found
         counters.done += error is None
         counters.failed += error is not None
         if error is None:

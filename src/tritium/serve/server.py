@@ -28,7 +28,9 @@ from tritium.escape import visible
 from tritium.serve.access import PREFLIGHT, Access, Address
 from tritium.serve.answers import Answers, protocol_error
 from tritium.serve.intake import Intake
-from tritium.serve.openai import ProtocolError
+from tritium.serve.protocols import openai
+from tritium.serve.protocols.common import Dialect, ProtocolError
+from tritium.serve.protocols.tools import STYLES
 from tritium.serve.scheduler import Scheduler
 from tritium.settings import log
 
@@ -46,7 +48,7 @@ class Server:
     `slots` requests run at once, each with `context` tokens; `queue` more may wait. `max_tokens` bounds every answer and
     `max_choices` the answers to one request. `allowed_hosts` are names by which clients may call the server besides
     localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template` replaces the
-    model's own. `grace_s` is how long running requests may go on after `stop()`.
+    model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running requests may go on after `stop()`.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Server:
         max_tokens: int | None = None,
         max_choices: int = 16,
         chat_template: str | None = None,
+        tool_style: str | None = None,
         name: str | None = None,
         allowed_hosts: Sequence[str] = (),
         allowed_origins: Sequence[str] = (),
@@ -79,6 +82,8 @@ class Server:
                 f"serve: others can reach {host}, so an API key is needed: give api_key (or set TRITIUM_API_KEY), listen on"
                 " 127.0.0.1, or say allow_anonymous to let everyone in."
             )
+        if tool_style not in (None, *STYLES):
+            raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
         if not 0 <= grace_s < math.inf:
             raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
         if not hasattr(model, "session"):
@@ -91,8 +96,9 @@ class Server:
         self._make_session = partial(model.session, slots=slots, context=context)
         self._make_scheduler = partial(Scheduler, tokenizer=model.tokenizer, queue=queue)
         self._make_answers = partial(
-            Answers, name=self.name, max_tokens=max_tokens, max_choices=max_choices, template=chat_template
-        )
+            Answers, name=self.name, max_tokens=max_tokens, max_choices=max_choices, template=chat_template,
+            tool_style=tool_style,
+        )  # fmt: skip
         self._created = int(time.time())
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
@@ -194,8 +200,8 @@ class Server:
             "/health": ("GET", self._health),
             "/v1/models": ("GET", self._models),
             f"/v1/models/{self.name}": ("GET", self._one_model),
-            "/v1/completions": ("POST", partial(self._generate, chat=False)),
-            "/v1/chat/completions": ("POST", partial(self._generate, chat=True)),
+            "/v1/completions": ("POST", partial(self._generate, dialect=openai.Completions())),
+            "/v1/chat/completions": ("POST", partial(self._generate, dialect=openai.Chat())),
         }
         path = unquote(request.path)
         if path not in routes:
@@ -235,9 +241,9 @@ class Server:
 
     # Text.
 
-    async def _generate(self, request: HTTPRequest, *, chat: bool) -> HTTPResponse:
+    async def _generate(self, request: HTTPRequest, *, dialect: Dialect) -> HTTPResponse:
         # Reading a body and splitting a text into tokens may be long: beside the event loop, so that others go on.
-        prepare = partial(self._answers.prepare, request.body, chat=chat)
+        prepare = partial(self._answers.prepare, request.body, dialect)
         asked, requests = await self._intake.run(len(request.body), request.client, prepare)
         try:
             tickets = self.scheduler.submit_all(requests)
@@ -250,9 +256,9 @@ class Server:
 
         if asked.stream:
             headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", **NO_SNIFF}
-            return self._http.HTTPResponse(200, self._answers.streamed(asked, tickets), headers, release)
+            return self._http.HTTPResponse(200, self._answers.streamed(asked, tickets, dialect), headers, release)
         try:
-            return self._json(await self._answers.whole(asked, tickets))
+            return self._json(await self._answers.whole(asked, tickets, dialect))
         except TritiumError as e:
             raise protocol_error(e) from None
         finally:

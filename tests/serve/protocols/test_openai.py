@@ -10,8 +10,10 @@ from hypothesis import given, strategies as st
 
 from markov import TOKENIZER, encode
 from tritium.models.sampling import Logprobs, Sampler
-from tritium.serve import fields, openai
-from tritium.serve.openai import Asked, ProtocolError, read_request
+from tritium.serve.protocols import fields, openai
+from tritium.serve.protocols.common import Asked, ProtocolError
+from tritium.serve.protocols.openai import read_request
+from tritium.serve.protocols.tools import Tool, Toolbox
 from tritium.serve.scheduler import Usage
 
 USER = [{"role": "user", "content": "hi"}]
@@ -110,14 +112,25 @@ def test_a_wrong_value_is_named(field: str, value: Any) -> None:
         ("hi", "messages"),
         (["hi"], "messages[0]"),
         ([{"content": "a"}], "messages[0].role"),
-        ([{"role": "tool", "content": "a"}], "messages[0].role"),
+        ([{"role": "function", "content": "a"}], "messages[0].role"),
         ([{"role": [], "content": "a"}], "messages[0].role"),
         ([*USER, {"role": "user"}], "messages[1].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": ["a"]}], "messages[0].content[0].type"),
-        ([{"role": "assistant", "content": "a", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": "a", "tool_calls": [{}]}], "messages[0].tool_calls[0]"),
+        ([{"role": "assistant", "content": "a", "tool_calls": 3}], "messages[0].tool_calls"),
+        ([{"role": "user", "content": "a", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        (
+            [{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "["}}]}],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": 1, "arguments": "{}"}}]}],
+            "messages[0].tool_calls[0].function.name",
+        ),
+        ([{"role": "tool", "content": "a", "tool_call_id": 5}], "messages[0].tool_call_id"),
     ],
     ids=str,
 )
@@ -143,7 +156,61 @@ def test_fields_that_need_another_say_so() -> None:
     assert (
         fault(b'{"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}', chat=True).param == "top_logprobs"
     )
-    assert fault(b'{"prompt": "a", "echo": true, "logprobs": 1}').param == "logprobs"
+    assert fault(b'{"prompt": "a", "min_tokens": 3, "max_tokens": 2}').param == "min_tokens"
+
+
+def function(name: str = "f", **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def test_tools_arrive() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    offered = [function("f", description="d", parameters=schema, strict=True), function("g")]
+    box = asked(chat=True, messages=USER, tools=offered).toolbox
+    assert box == Toolbox((Tool("f", "d", schema, True), Tool("g")))
+    assert asked(chat=True, messages=USER, tools=offered, tool_choice="none").toolbox is None
+    assert asked(chat=True, messages=USER, tools=[]).toolbox is None
+    named = asked(
+        chat=True, messages=USER, tools=offered, tool_choice={"type": "function", "function": {"name": "g"}}
+    ).toolbox
+    assert named is not None
+    assert (named.choice, named.is_named, named.parallel) == ("g", True, False)
+    one = asked(chat=True, messages=USER, tools=offered, tool_choice="required", parallel_tool_calls=False).toolbox
+    assert one is not None
+    assert (one.choice, one.is_named, one.parallel) == ("required", False, False)
+
+
+def test_calls_and_results_of_earlier_answers_arrive_as_templates_read_them() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    given = [*USER, {"role": "assistant", "content": None, "tool_calls": [call]},
+             {"role": "tool", "tool_call_id": "c1", "content": "sunny"}]  # fmt: skip
+    assert asked(chat=True, messages=given).messages[1:] == (
+        {"role": "assistant", "content": "", "tool_calls": [call | {"function": {"name": "f", "arguments": {"a": 1}}}]},
+        {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tools": 3}, "tools"),
+        ({"tools": [function()] * 129}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [function("a b")]}, "tools[0].function.name"),
+        ({"tools": [function(parameters=3)]}, "tools[0].function.parameters"),
+        ({"tools": [function(strict=1)]}, "tools[0].function.strict"),
+        ({"tools": [function(schema={})]}, "tools[0].function.schema"),
+        ({"tools": [function()], "tool_choice": "maybe"}, "tool_choice"),
+        ({"tools": [function()], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [function()], "regex": "a"}, "regex"),
+        ({"tools": [function()], "parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ],
+    ids=lambda v: json.dumps(v)[:50] if isinstance(v, dict) else "",
+)
+def test_a_wrong_tool_is_named(body: dict[str, Any], param: str) -> None:
+    assert fault(json.dumps({"messages": USER, **body}).encode(), chat=True).param == param
 
 
 VALUES = st.recursive(
@@ -184,18 +251,18 @@ def check(found: Asked | ProtocolError) -> None:
 def test_log_probabilities_of_completions_are_columns() -> None:
     a, b = encode("ab")
     found = [Logprobs(a, -0.5, ((a, -0.5), (b, -1.0))), Logprobs(b, -float("inf"), ())]
-    assert openai.logprobs_object(found, TOKENIZER, chat=False, offset=3) == {
+    assert openai.columns(found, TOKENIZER, 3) == {
         "tokens": ["a", "b"],
         "token_logprobs": [-0.5, -9999.0],
         "top_logprobs": [{"a": -0.5, "b": -1.0}, {}],
         "text_offset": [3, 4],
     }
-    assert openai.logprobs_object([], TOKENIZER, chat=False)["text_offset"] == []
+    assert openai.columns([], TOKENIZER)["text_offset"] == []
 
 
 def test_log_probabilities_of_chats_are_rows() -> None:
     (a,) = encode("a")
-    content = openai.logprobs_object([Logprobs(a, -0.5, ((a, -0.5),))], TOKENIZER, chat=True)["content"]
+    content = openai.entries([Logprobs(a, -0.5, ((a, -0.5),))], TOKENIZER)["content"]
     entry = {"token": "a", "logprob": -0.5, "bytes": [97]}
     assert content == [{**entry, "top_logprobs": [entry]}]
 

@@ -1,0 +1,138 @@
+"""Structured output over HTTP: every dialect, whole and streamed, alone and among others."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+
+from calls import completion, events, post
+from noise import NoiseModel
+from schemas import SCHEMAS
+from tritium.serve.server import Server
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+SCHEMA = SCHEMAS["weather tool"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(NoiseModel(), port=0, grace_s=5.0, slots=8, chat_template=TEMPLATE) as found:  # type: ignore[arg-type]
+        yield found
+
+
+def is_weather(text: str) -> bool:
+    value = json.loads(text)
+    return len(value["location"]) <= 20 and value.get("unit", "celsius") in ("celsius", "fahrenheit")
+
+
+DIALECTS: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "w", "strict": True, "schema": SCHEMA}}},
+    {"response_format": {"type": "json_object", "schema": SCHEMA}},
+    {"guided_json": SCHEMA},
+    {"structured_outputs": {"json": json.dumps(SCHEMA)}},
+    {"json_schema": SCHEMA},
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: next(iter(d)))
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_schema_is_followed(server: Server, dialect: dict[str, Any], temperature: int) -> None:
+    options = {"temperature": temperature, "seed": 5, **dialect}
+    text = completion(server, "a", 300, **options)["choices"][0]["text"]
+    assert is_weather(text)
+    parts = events(server, "completions", prompt="a", max_tokens=300, **options)
+    assert "".join(e["choices"][0]["text"] for e in parts) == text
+    assert parts[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [({"guided_regex": "[0-9]{3}"}, "[0-9]{3}"), ({"regex": "[0-9]{3}"}, "[0-9]{3}"), ({"guided_choice": ["yes", "no"]}, "yes|no"),
+     ({"grammar": 'root ::= "a" [x-z]{2}'}, "a[x-z]{2}"), ({"ebnf": 'root ::= "b" [x-z]{2}'}, "b[x-z]{2}"),
+     ({"structured_outputs": {"regex": "q{4}"}}, "q{4}"), ({"response_format": {"type": "json_object"}}, r"(?s)\{.*\}")],
+    ids=lambda v: str(v)[:30],
+)  # fmt: skip
+def test_other_formats_are_followed(server: Server, options: dict[str, Any], pattern: str) -> None:
+    status, found = post(
+        server,
+        "chat/completions",
+        messages=[{"role": "user", "content": "b"}],
+        max_tokens=600,
+        n=3,
+        seed=1,
+        temperature=1,
+        **options,
+    )
+    assert status == 200
+    for choice in found["choices"]:
+        assert choice["finish_reason"] == "stop"
+        assert re.fullmatch(pattern, choice["message"]["content"])
+
+
+def test_texts_are_those_of_a_request_alone(server: Server) -> None:
+    """Formats, least lengths, plain samplers and log-probabilities side by side, eight at a time."""
+    bodies: list[dict[str, Any]] = []
+    for i in range(4):
+        common = {"prompt": f"prompt {i}", "seed": i, "max_tokens": 40, "temperature": 1}
+        bodies += [
+            common,
+            common | {"guided_regex": "[a-z ]{30}"},
+            common | {"min_tokens": 30},
+            common | {"top_p": 0.8, "logprobs": 2},
+        ]
+        bodies += [common | {"temperature": 0, "guided_json": SCHEMA}, common | {"ignore_eos": True, "top_k": 4}]
+
+    def ask(body: dict[str, Any]) -> Any:
+        status, found = post(server, "completions", **body)
+        assert status == 200
+        return found["choices"]
+
+    alone = [ask(b) for b in bodies]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, bodies)) == alone
+
+
+def test_least_and_stop_tokens(server: Server) -> None:
+    text = completion(server, "seed", 60, temperature=1, seed=2)["choices"][0]
+    assert text["finish_reason"] == "stop"  # the model ends it
+    count = len(text["text"].encode("utf-8", "replace"))
+    longer = completion(server, "seed", 60, temperature=1, seed=2, min_tokens=count + 20)
+    assert longer["usage"]["completion_tokens"] > count + 20
+    endless = completion(server, "seed", 60, temperature=1, seed=2, ignore_eos=True)
+    assert (endless["usage"]["completion_tokens"], endless["choices"][0]["finish_reason"]) == (60, "length")
+    only = completion(server, "seed", 20, temperature=1, seed=2, allowed_token_ids=[70, 71], ignore_eos=True)
+    assert len(set(only["choices"][0]["text"])) <= 2
+
+
+def test_a_prompt_is_told_with_its_log_probabilities(server: Server) -> None:
+    found = completion(server, "score", 2, echo=True, logprobs=1, seed=3, ignore_eos=True)["choices"][0]
+    columns = found["logprobs"]
+    assert found["text"].startswith("score")
+    assert columns["tokens"][:5] == list("score")
+    assert len(columns["tokens"]) == len(columns["token_logprobs"]) == len(columns["top_logprobs"]) == 7
+    assert columns["token_logprobs"][0] is columns["top_logprobs"][0] is None
+    assert all(
+        max(top.values()) >= p
+        for p, top in zip(columns["token_logprobs"][1:], columns["top_logprobs"][1:], strict=True)
+    )
+    assert columns["text_offset"][:6] == [0, 1, 2, 3, 4, 5]
+    whole = completion(server, "score", 0, echo=True, logprobs=1)["choices"][0]
+    assert (whole["text"], whole["finish_reason"]) == ("score", "length")
+    assert whole["logprobs"]["token_logprobs"] == columns["token_logprobs"][:5]
+
+
+def test_a_prompt_is_told_in_a_stream(server: Server) -> None:
+    options = {"prompt": "score", "max_tokens": 3, "echo": True, "logprobs": 1, "seed": 3, "ignore_eos": True}
+    whole = post(server, "completions", **options)[1]["choices"][0]
+    parts = [e["choices"][0] for e in events(server, "completions", **options)]
+    assert "".join(p["text"] for p in parts) == whole["text"]
+    for column, values in whole["logprobs"].items():
+        assert [v for p in parts for v in p["logprobs"][column]] == values
