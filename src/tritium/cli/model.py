@@ -445,6 +445,11 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     show_default=True,
     help="Seconds running requests get to finish on shutdown.",
 )
+@click.option(
+    "--prefix-cache", metavar="SIZE", help="Most memory of prefixes kept for other requests, as 512MiB; 0 for none."
+)
+@click.option("--draft", type=click.Path(), help="Smaller model of the same vocabulary that guesses tokens.")
+@click.option("--speculate/--no-speculate", default=None, help="Guess tokens where that is faster (default), or never.")
 @options_of_a_model
 def serve(
     model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
@@ -458,13 +463,14 @@ def serve(
     model_options, rest = split(options, *MODEL)
     key = read_key(api_key_file) if api_key_file else None
     form = read_text(template) if template else None
+    draft = rest.pop("draft")
 
     def ready(server: Server) -> None:
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
         opened(model, **model_options), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
-        chat_template=form, **rest,
+        chat_template=form, draft=None if draft is None else opened(draft), **rest,
     )  # fmt: skip
 
 

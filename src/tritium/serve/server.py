@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tritium import settings
-from tritium.arguments import checked, checked_class
+from tritium.arguments import checked, checked_class, parse_bytes
 from tritium.errors import ArgumentError, PackageError, TritiumError, install_command, shown
 from tritium.escape import visible
 from tritium.serve.access import PREFLIGHT, Access, Address
@@ -48,7 +48,9 @@ class Server:
     `slots` requests run at once, each with `context` tokens; `queue` more may wait. `max_tokens` bounds every answer and
     `max_choices` the answers to one request. `allowed_hosts` are names by which clients may call the server besides
     localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template` replaces the
-    model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running requests may go on after `stop()`.
+    model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running requests may go on
+    after `stop()`. `prefix_cache` bounds the bytes of prefixes kept for other requests ("512 MiB", 0: none; default: what the slots
+    take when full, at most 1 GiB). `speculate` False guesses no tokens; `draft` is a smaller model that guesses.
     """
 
     def __init__(
@@ -71,6 +73,9 @@ class Server:
         allowed_origins: Sequence[str] = (),
         grace_s: float = 30.0,
         limits: Limits | None = None,
+        prefix_cache: int | str | None = None,
+        speculate: bool | None = None,
+        draft: Model | None = None,
     ) -> None:
         self._http = _http()
         self._access = Access(
@@ -94,7 +99,11 @@ class Server:
         self.host, self.port, self.grace_s = host, port, grace_s
         self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line
         self._make_session = partial(model.session, slots=slots, context=context)
-        self._make_scheduler = partial(Scheduler, tokenizer=model.tokenizer, queue=queue)
+        self._make_draft = None if draft is None else partial(model.draft_session, draft=draft)
+        self._make_scheduler = partial(
+            Scheduler, tokenizer=model.tokenizer, queue=queue, speculate=speculate,
+            prefix_cache=None if prefix_cache is None else parse_bytes("serve: prefix_cache", prefix_cache),
+        )  # fmt: skip
         self._make_answers = partial(
             Answers, name=self.name, max_tokens=max_tokens, max_choices=max_choices, template=chat_template,
             tool_style=tool_style,
@@ -120,7 +129,9 @@ class Server:
             raise ArgumentError("Server: it was started already; make another.")
         listener = self._address.listen()
         try:
-            self.scheduler = self._make_scheduler(self._make_session())
+            session = self._make_session()
+            draft = None if self._make_draft is None else self._make_draft(session)
+            self.scheduler = self._make_scheduler(session, draft=draft)
         except BaseException:
             listener.close()
             raise
