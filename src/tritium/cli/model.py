@@ -65,7 +65,10 @@ def options_of_a_model(command: Command) -> Command:
     for option in reversed((
         click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Dtype of the output head (default: as stored)."),
         click.option("--certified/--no-certified", default=None, help="Read a float head through an int8 copy, for the same tokens."),
-        click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="KV-cache dtype."),
+        click.option(
+            "--kv", type=click.Choice(["f32", "f16", "bf16", "int8", "int8-int4", "int4"]), default="f16", show_default=True,
+            help="KV-cache dtype; of keys and of values.",
+        ),
         click.option("--variant", type=VARIANT, help=VARIANT_HELP),
         click.option("--ternarise", is_flag=True, help=TERNARISE_HELP),
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores)."),
