@@ -333,8 +333,8 @@ void Attention::pass(const Task& t, const Rows& rows, double* wide, int64_t firs
     if (!direct) {
       double* const wide_v = wide + kBlock * padded;
       for (int64_t j = 0; blocks_of_integers && j < n; ++j) {
-        kv_widen(here.k + j * here.k_step, k.shape[3] == four_bits, wide + j * padded, size, padded);
-        kv_widen(here.v + j * here.v_step, v.shape[3] == four_bits, wide_v + j * padded, size, padded);
+        kv_widen(here.k + j * here.k_step, k.strides[3], k.shape[3] == four_bits, wide + j * padded, size, padded);
+        kv_widen(here.v + j * here.v_step, v.strides[3], v.shape[3] == four_bits, wide_v + j * padded, size, padded);
       }
       for (int64_t j = 0; !blocks_of_integers && j < n; ++j) {
         deepen(k.dtype, here.k + j * here.k_step, k.strides[3], wide + j * padded, size, padded);

@@ -78,13 +78,20 @@ inline void kv_quantize(const float* from, bool four, char* to) {
   }
 }
 
-// A row of blocks as f64; zeros from `size`, a number of whole blocks, up to `end`.
-inline void kv_widen(const char* from, bool four, double* to, std::int64_t size, std::int64_t end) {
-  for (std::int64_t d = 0; d < size; d += kKvBlock, from += four ? kKvBytes4 : kKvBytes8) {
+// A row of blocks, whose bytes are `step` apart, as f64; zeros from `size`, a number of whole blocks, up to `end`.
+inline void kv_widen(const char* from, std::int64_t step, bool four, double* to, std::int64_t size, std::int64_t end) {
+  const std::int64_t count = four ? kKvBytes4 : kKvBytes8;
+  char aside[kKvBytes8];
+  for (std::int64_t d = 0; d < size; d += kKvBlock, from += count * step) {
+    const char* block = from;
+    if (step != 1) {
+      for (std::int64_t i = 0; i < count; ++i) aside[i] = from[i * step];
+      block = aside;
+    }
     std::uint16_t stored;
-    std::memcpy(&stored, from, 2);
+    std::memcpy(&stored, block, 2);
     const double scale = static_cast<double>(f16_to_f32(stored));
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(from + 2);
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(block + 2);
     if (four) {
       TRITIUM_LOOP
       for (std::int64_t i = 0; i < 16; ++i) {

@@ -32,7 +32,10 @@ void write_blocks(const View& values, const Place* places, const View& cache) {
         for (int64_t t = 0; t < places[b].count; ++t, x += values.strides[1], y += cache.strides[2]) {
           for (int64_t d = 0; d < n / kKvBlock; ++d) {
             gather(x + d * kKvBlock * values.strides[3], values.strides[3], block, kKvBlock);
-            kv_quantize(block, four, y + d * (four ? kKvBytes4 : kKvBytes8));
+            char bytes[kKvBytes8];
+            const int64_t count = four ? kKvBytes4 : kKvBytes8, step = cache.strides[3];
+            kv_quantize(block, four, bytes);
+            for (int64_t i = 0; i < count; ++i) y[(d * count + i) * step] = bytes[i];
           }
         }
       }

@@ -1366,7 +1366,8 @@ def _is_quantized_cache(cache: Spec, size: int, what: str) -> None:
 
 @op(MOVE, common=(), flops=lambda out, cache, values, places: 8 * values.size, moved=_written_places, traits=IN_PLACE, samples=[
     sample(Spec((3, 2, 6, 34), u8), F32(2, 3, 2, 32), PLACES(2)), sample(Spec((3, 1, 5, 36), u8), F32(1, 4, 1, 64), PLACES(1)),
-    sample(Spec((4, 1, 5, 68), u8), Spec((3, 2, 1, 64), bf16), PLACES(3)), sample(Spec((3, 2, 6, 18), u8), F32(0, 3, 2, 32), PLACES(0))])  # fmt: skip
+    sample(Spec((4, 1, 5, 68), u8), Spec((3, 2, 1, 64), bf16), PLACES(3)),
+    sample(Spec((3, 2, 6, 18), u8), F32(0, 3, 2, 32), PLACES(0))])  # fmt: skip
 def update_quantized_cache(cache: Spec, values: Spec, places: Spec, /) -> Any:
     """cache u8 [slots, heads, capacity, bytes] with values [batch, T, heads, D] written as integers where places [batch, 3] say.
 

@@ -13,6 +13,6 @@ from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, KVCac
 
 __all__ = [
     "MLP", "Attention", "BitLinear", "Block", "DeltaState", "Embedding", "Experts", "GatedDeltaNet", "Head", "KVCache", "MoE",
-    "Parallel", "QuantEmbedding", "QuantLinear", "QuantizedKVCache", "RMSNorm", "RoPE", "RotatedEmbedding", "RotatedLinear", "Rotation", "Router",
-    "Routing", "as_bytes", "gated", "project", "unpacked",
+    "Parallel", "QuantEmbedding", "QuantLinear", "QuantizedKVCache", "RMSNorm", "RoPE", "RotatedEmbedding", "RotatedLinear", "Rotation",
+    "Router", "Routing", "as_bytes", "gated", "project", "unpacked",
 ]  # fmt: skip

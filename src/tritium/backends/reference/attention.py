@@ -111,8 +111,9 @@ def _codes(x: Arr, scale: Arr, low: int, high: int) -> tuple[Arr, Arr]:
 
 def quantize_blocks(values: Arr, bits: int) -> Arr:
     """Return rows [..., D] as blocks of integers with a scale, u8 [..., bytes]; the scale of what is no number is NaN."""
-    x = values.astype(np.float32).astype(np.float64).reshape(*values.shape[:-1], -1, ops.KV_BLOCK)
-    largest, most = np.abs(x).max(axis=-1, keepdims=True), 7 if bits == 4 else 127
+    blocks = values.shape[-1] // ops.KV_BLOCK
+    x = values.astype(np.float32).astype(np.float64).reshape(*values.shape[:-1], blocks, ops.KV_BLOCK)
+    largest, most = np.abs(x).max(axis=-1, keepdims=True, initial=0), 7 if bits == 4 else 127
     finite = largest <= 65504.0 * most
     x = np.where(finite, x, 0.0)
     best_codes, best_scale, least = np.zeros_like(x), np.zeros_like(largest, np.float16), np.full_like(largest, np.inf)
@@ -129,13 +130,13 @@ def quantize_blocks(values: Arr, bits: int) -> Arr:
     else:
         packed = integers & 255
     joined = np.concatenate([scale, packed.astype(np.uint8)], axis=-1)
-    return joined.reshape(*values.shape[:-1], -1)
+    return joined.reshape(*values.shape[:-1], blocks * ops.KV_BYTES[bits])
 
 
 def dequantize_blocks(rows: Arr, size: int) -> Arr:
     """Return blocks of integers u8 [..., bytes] as f64 [..., size]."""
     bits = ops.kv_bits(rows.shape[-1], size, "attention")
-    blocks = np.ascontiguousarray(rows).reshape(*rows.shape[:-1], -1, ops.KV_BYTES[bits])
+    blocks = np.ascontiguousarray(rows).reshape(*rows.shape[:-1], size // ops.KV_BLOCK, ops.KV_BYTES[bits])
     scale = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float64)
     data = blocks[..., 2:]
     if bits == 4:
