@@ -99,7 +99,7 @@ def test_what_has_no_blocks_is_refused_by_name(tmp_path: Path) -> None:
     narrow = load(models.folder(tmp_path / "m", models.random(models.Shape(), 1)), kv="int4")
     with pytest.raises(ArgumentError, match="head_dim that is a multiple of 32; this model has 16"):
         narrow.session()
-    with pytest.raises(ArgumentError, match="kv 'int3' is unknown; .* int8-int4"):
+    with pytest.raises(ArgumentError, match=r"kv 'int3' is unknown; .* int8-int4"):
         load(kv="int3")
     with pytest.raises(ShapeError, match="rows of 40 bytes"):
         tt.update_quantized_cache(
