@@ -45,9 +45,9 @@ def test_a_counter_of_joules_goes_on_where_it_begins_anew() -> None:
     readings = iter([90.0, 95.0, 3.0])
     joules = SimpleNamespace(source="rapl", domain="package-0", unit="J", range_j=100.0, read=lambda: next(readings))
     watts = SimpleNamespace(source="battery", domain="all", unit="W", range_j=None, read=lambda: 7.5)
-    energy = EnergyCounters([joules, watts])
+    energy = EnergyCounters(lambda: [joules, watts, object()])
     assert [[v for m in energy.read() for _, v in m.values] for _ in range(3)] == [[0.0, 7.5], [5.0, 7.5], [13.0, 7.5]]
-    assert EnergyCounters([]).read() == []
+    assert EnergyCounters().read() == []
 
 
 def test_a_server_counts_its_requests() -> None:

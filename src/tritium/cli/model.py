@@ -455,6 +455,7 @@ def serve(
     template: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it."""
+    from tritium.perf.meters.probe import probe
     from tritium.serve import Server
     from tritium.serve.server import serve
 
@@ -465,7 +466,7 @@ def serve(
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        opened(model, **model_options), ready=ready, api_key_file=api_key_file, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
+        opened(model, **model_options), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
         chat_template=form, **rest,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -57,11 +57,11 @@ class Api:
 
     def __init__(
         self, http: Any, answers: Answers, intake: Intake, quota: Quota, *, embed: Callable[..., Any] | None = None,
-        caller: Callable[[HTTPRequest], str] = lambda request: request.client,
+        caller: Callable[[HTTPRequest], str] = lambda request: request.client, sensors: Callable[[], Sequence[Any]] = tuple,
     ) -> None:  # fmt: skip
         self._http, self.answers, self._intake, self._quota = http, answers, intake, quota
         self._embed, self._caller = embed, caller
-        self._created, self._energy = int(time.time()), EnergyCounters()
+        self._created, self._energy = int(time.time()), EnergyCounters(sensors)
         self._embedding = Lane("embed", 16)
         messages = Messages()
         generate = self._generate

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -176,17 +176,22 @@ def of_requests(meter: Meter, name: str) -> list[Metric]:
 
 
 class EnergyCounters:
-    """Joules and watts of this machine's sensors; nothing where it has none. Counters of joules are continued where they begin anew."""
+    """Joules and watts of sensors; nothing where there are none. Counters of joules are continued where they begin anew.
 
-    def __init__(self, sensors: Sequence[Any] | None = None) -> None:
-        self._sensors = sensors
+    `find` lists sensors, such as `tritium.perf.meters.probe.probe`; what has no `read` among them is absent."""
+
+    def __init__(self, find: Callable[[], Sequence[Any]] = tuple) -> None:
+        self._find = find
+        self._sensors: list[Any] | None = None
         self._last: dict[int, float] = {}
         self._joules: dict[int, float] = {}
 
     def read(self) -> list[Metric]:
         """Return joules since the first call, and watts now."""
+        if self._sensors is None:
+            self._sensors = [s for s in self._find() if hasattr(s, "read")]
         joules, watts = [], []
-        for i, sensor in enumerate(self._found()):
+        for i, sensor in enumerate(self._sensors):
             value = sensor.read()
             if not isinstance(value, (int, float)):
                 continue
@@ -204,11 +209,3 @@ class EnergyCounters:
             else []
         )
         return metrics + ([Metric("tritium:power_watts", "Power.", "gauge", watts)] if watts else [])
-
-    def _found(self) -> Sequence[Any]:
-        if self._sensors is None:
-            from tritium.perf.meters.absent import Absent
-            from tritium.perf.meters.probe import probe
-
-            self._sensors = [s for s in probe() if not isinstance(s, Absent)]
-        return self._sensors

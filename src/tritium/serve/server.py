@@ -45,7 +45,7 @@ class Server:
     any number). `api_key_file` has keys, one on a line, and is read again when it changes. `allowed_hosts` are names by which clients
     may call the server besides localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template`
     replaces the model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running
-    requests may go on after `stop()`.
+    requests may go on after `stop()`. `sensors` lists what measures energy for /metrics, such as `tritium.perf.meters.probe.probe`.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Server:
         allowed_origins: Sequence[str] = (),
         grace_s: float = 30.0,
         limits: Limits | None = None,
+        sensors: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._http = _http()
         key = settings.api_key() if api_key is None and api_key_file is None else api_key
@@ -99,7 +100,12 @@ class Server:
             tool_style=tool_style,
         )  # fmt: skip
         self._make_api = partial(
-            Api, self._http, quota=Quota(rate, share), embed=getattr(model, "embed", None), caller=self._caller
+            Api,
+            self._http,
+            quota=Quota(rate, share),
+            embed=getattr(model, "embed", None),
+            caller=self._caller,
+            sensors=sensors,
         )
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
