@@ -422,6 +422,53 @@ def test_requests_to_a_certified_head_get_the_tokens_of_the_whole() -> None:
     assert texts[0] == texts[1]
 
 
+def test_no_tokens_are_generated_where_none_are_asked_for() -> None:
+    session = Session(1)
+    with Scheduler(session, TOKENIZER) as s:
+        event = last(s.submit(ask("abc", 0)))
+        assert (event.text, event.finish, event.usage.completion_tokens) == ("", "length", 0)
+        assert session.held[0] == list(encode("abc"))  # it was read, and the next request reuses it
+        assert last(s.submit(ask("abcd", 1))).usage.reused_tokens == 3
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 64])
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_a_prompt_is_scored_whatever_its_pieces(chunk: int, count: int) -> None:
+    prompt = "score me"
+    alone = Session(1)
+    alone.extend(0, encode(prompt)[:1])
+    want = alone.scored(0, encode(prompt)[1:], 2)
+    with Scheduler(Session(2), TOKENIZER, prefill_chunk=chunk) as s:
+        s.submit(ask(prompt, 3))  # what a slot holds of it already is scored all the same
+        ticket = s.submit(ask(prompt, count, prompt_logprobs=2))
+        assert told(ticket) == (expected(prompt, count), "length")
+    assert ticket.prompt_logprobs == want
+
+
+def test_a_request_has_its_own_ends() -> None:
+    letter = expected("abc", 3)[2]
+    first = expected("abc", 3).index(letter)
+    with Scheduler(Session(says={"x": "ab"}), TOKENIZER) as s:
+        assert told(s.submit(ask("abc", 9, ends=frozenset(encode(letter))))) == (expected("abc", 9)[:first], "stop")
+        text, finish = told(s.submit(ask("x", 9, ends=frozenset())))
+    assert (text[:2], finish) == ("ab", "length")
+
+
+def test_the_real_model_scores_a_prompt_as_it_scores_a_text() -> None:
+    model = load()
+    ids = tuple(model.tokenizer.encode("In the beginning God created"))
+    with Scheduler(model.session(slots=2), model.tokenizer, prefill_chunk=8) as s:
+        ticket = s.submit(Request(ids, 4, prompt_logprobs=1))
+        text = told(ticket)[0]
+    session = model.session()
+    session.extend(0, ids[:1])
+    np.testing.assert_allclose(
+        [p.logprob for p in ticket.prompt_logprobs], session.score(0, ids[1:]), rtol=0, atol=1e-5
+    )
+    assert [p.top[0][1] >= p.logprob for p in ticket.prompt_logprobs] == [True] * (len(ids) - 1)
+    assert text == model.generate(ids, max_tokens=4).text
+
+
 # ---- prefixes
 
 
@@ -596,50 +643,3 @@ def test_batches_prefixes_guesses_and_aborts_leave_each_text_as_alone(small: Mod
 def test_a_draft_session_with_too_few_slots_is_refused(small: Model) -> None:
     with pytest.raises(ArgumentError, match="2 slots is needed"):
         Scheduler(small.session(slots=2), TOKENIZER, draft=small.session())
-
-
-def test_no_tokens_are_generated_where_none_are_asked_for() -> None:
-    session = Session(1)
-    with Scheduler(session, TOKENIZER) as s:
-        event = last(s.submit(ask("abc", 0)))
-        assert (event.text, event.finish, event.usage.completion_tokens) == ("", "length", 0)
-        assert session.held[0] == list(encode("abc"))  # it was read, and the next request reuses it
-        assert last(s.submit(ask("abcd", 1))).usage.reused_tokens == 3
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 64])
-@pytest.mark.parametrize("count", [0, 1, 6])
-def test_a_prompt_is_scored_whatever_its_pieces(chunk: int, count: int) -> None:
-    prompt = "score me"
-    alone = Session(1)
-    alone.extend(0, encode(prompt)[:1])
-    want = alone.scored(0, encode(prompt)[1:], 2)
-    with Scheduler(Session(2), TOKENIZER, prefill_chunk=chunk) as s:
-        s.submit(ask(prompt, 3))  # what a slot holds of it already is scored all the same
-        ticket = s.submit(ask(prompt, count, prompt_logprobs=2))
-        assert told(ticket) == (expected(prompt, count), "length")
-    assert ticket.prompt_logprobs == want
-
-
-def test_a_request_has_its_own_ends() -> None:
-    letter = expected("abc", 3)[2]
-    first = expected("abc", 3).index(letter)
-    with Scheduler(Session(says={"x": "ab"}), TOKENIZER) as s:
-        assert told(s.submit(ask("abc", 9, ends=frozenset(encode(letter))))) == (expected("abc", 9)[:first], "stop")
-        text, finish = told(s.submit(ask("x", 9, ends=frozenset())))
-    assert (text[:2], finish) == ("ab", "length")
-
-
-def test_the_real_model_scores_a_prompt_as_it_scores_a_text() -> None:
-    model = load()
-    ids = tuple(model.tokenizer.encode("In the beginning God created"))
-    with Scheduler(model.session(slots=2), model.tokenizer, prefill_chunk=8) as s:
-        ticket = s.submit(Request(ids, 4, prompt_logprobs=1))
-        text = told(ticket)[0]
-    session = model.session()
-    session.extend(0, ids[:1])
-    np.testing.assert_allclose(
-        [p.logprob for p in ticket.prompt_logprobs], session.score(0, ids[1:]), rtol=0, atol=1e-5
-    )
-    assert [p.top[0][1] >= p.logprob for p in ticket.prompt_logprobs] == [True] * (len(ids) - 1)
-    assert text == model.generate(ids, max_tokens=4).text

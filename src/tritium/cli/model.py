@@ -416,7 +416,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="File with the API key; or set TRITIUM_API_KEY.",
+    help="File with API keys, read again when it changes; or set TRITIUM_API_KEY.",
 )
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without an API key.")
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="Host name clients may use; repeatable.")
@@ -430,6 +430,10 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     "--queue", type=click.IntRange(0), default=64, show_default=True, help="Requests that may wait in the queue."
 )
 @click.option("-n", "--max-tokens", type=click.IntRange(1), help="Most tokens of a completion.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Requests per minute of one client (default: any)."
+)
+@click.option("--share", type=click.IntRange(1), help="Responses of one client at the same time (default: any).")
 @click.option(
     "--template",
     type=click.Path(exists=True, dir_okay=False),
@@ -459,12 +463,11 @@ def serve(
     template: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it."""
+    from tritium.perf.meters.probe import probe
     from tritium.serve import Server
-    from tritium.serve.access import read_key
     from tritium.serve.server import serve
 
     model_options, rest = split(options, *MODEL)
-    key = read_key(api_key_file) if api_key_file else None
     form = read_text(template) if template else None
     draft = rest.pop("draft")
 
@@ -472,8 +475,8 @@ def serve(
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        opened(model, **model_options), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
-        chat_template=form, draft=None if draft is None else opened(draft), **rest,
+        opened(model, **model_options), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
+        allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft), **rest,
     )  # fmt: skip
 
 

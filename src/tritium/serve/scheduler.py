@@ -23,6 +23,7 @@ from tritium.models.generation import Slots, Stops, decode, fit, guess_tokens
 from tritium.models.sampling import Constraint, Logprobs, Need, Sampler, State
 from tritium.models.speculation.speculator import DraftSession, Guesser, Speculator
 from tritium.models.text.tokenizer import Stream, Tokenizer
+from tritium.serve.metrics import Meter
 from tritium.settings import log
 
 
@@ -40,11 +41,6 @@ class Request:
     constrain: Callable[[], tuple[Constraint, ...]] = tuple
     ends: frozenset[int] | None = None
     prompt_logprobs: int | None = None
-
-    @property
-    def is_scored(self) -> bool:
-        """Return True if the log-probabilities of the prompt are asked for."""
-        return self.prompt_logprobs is not None
 
 
 @dataclass(frozen=True)
@@ -82,6 +78,7 @@ class Ticket:
 
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
+        self.submitted = perf_counter()
         self.cancelled = False
         self.stopped_by: str | None = None  # the stop string that ended it, when it has ended
         self.prompt_logprobs: list[
@@ -185,6 +182,7 @@ class _Run:
     count: int = 0  # tokens generated
     seen: int = 0  # characters that came out of the tokens
     sent: int = 0  # characters given to the ticket
+    picked_at: float | None = None  # when the last token was
     held: deque[tuple[int, int, Logprobs | None]] = field(default_factory=deque)  # (begins at, token, …), not yet sent
 
     @property
@@ -199,6 +197,11 @@ class _Run:
     @property
     def need(self) -> Need:
         return self.state.need if self.ticket.request.logprobs is None else Need.ROW
+
+    @property
+    def scored(self) -> bool:
+        """Return True if the log-probabilities of the prompt are to be told."""
+        return self.ticket.request.prompt_logprobs is not None
 
     @property
     def at_last(self) -> bool:
@@ -242,6 +245,7 @@ class Scheduler:
         self._reading: deque[_Run] = deque()  # those whose prompt is being read, in turn
         self._used: dict[int, int] = dict.fromkeys(range(session.slots), 0)  # the turn each slot was last given away
         self._turns = 0
+        self.meter = Meter()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="tritium-scheduler", daemon=True)
@@ -360,15 +364,17 @@ class Scheduler:
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request
         slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
-        shared = 0 if r.is_scored else shared  # every token is told by the one before it
+        scored = r.prompt_logprobs is not None
+        shared = 0 if scored else shared  # every token is told by the one before it
         state = r.sampler.start(r.prompt, stream=r.stream, constraints=r.constrain())
         run = _Run(ticket, slot, state, Stream(self.tokenizer), Stops(r.stop), shared, shared)
+        self.meter.queued.observe(perf_counter() - ticket.submitted)
         self.session.truncate(slot, shared)
         self.prefixes.counts.queries += len(r.prompt)
         self.prefixes.counts.hits += shared
         if self.prefixes.recurrent and len(r.prompt) > 1:
             run.marks.add(len(r.prompt) - 1)
-        if not r.is_scored:
+        if not scored:
             self._load(run)
             self._follow(run)
         return run
@@ -433,9 +439,9 @@ class Scheduler:
             return
         for run, _ in parts:
             self._reading.remove(run)
-        self._read_alone([part for part in parts if part[0].ticket.request.is_scored])
-        parts = [part for part in parts if not part[0].ticket.request.is_scored]
-        if not parts:
+        for run, ids in [p for p in parts if p[0].scored]:
+            self._read_scored(run, ids)
+        if not (parts := [p for p in parts if not p[0].scored]):
             return
         try:
             rows = self.session.extend_all([run.slot for run, _ in parts], [ids for _, ids in parts])
@@ -445,14 +451,13 @@ class Scheduler:
         for (run, ids), logits in zip(parts, rows, strict=True):
             self._has_read(run, len(ids), logits)
 
-    def _read_alone(self, parts: list[tuple[_Run, tuple[int, ...]]], error: Exception | None = None) -> None:
-        """One by one: where log-probabilities are asked for, and after reading together failed, so that only those end that cannot
-        go on."""
+    def _read_alone(self, parts: list[tuple[_Run, tuple[int, ...]]], error: Exception) -> None:
+        """After reading together failed: one by one, so that only those end that cannot go on."""
         for run, ids in parts:
             try:
-                if error is not None and len(parts) == 1:
+                if len(parts) == 1:
                     raise error
-                logits = self._score(run, ids) if run.ticket.request.is_scored else self.session.extend(run.slot, ids)
+                logits = self.session.extend(run.slot, ids)
             except Exception as e:
                 self._fail(run, e)
             else:
@@ -473,17 +478,27 @@ class Scheduler:
         except Exception as e:
             self._fail(run, e)
 
+    def _read_scored(self, run: _Run, ids: Sequence[int]) -> None:
+        try:
+            logits = self._score(run, ids)
+        except Exception as e:
+            self._fail(run, e)
+        else:
+            self._has_read(run, len(ids), logits)
+
     def _score(self, run: _Run, ids: Sequence[int]) -> Any:
         """Read a piece of a prompt and tell its tokens' log-probabilities; the logits after it where it is the last piece."""
         r, logits = run.ticket.request, None
         rest = ids if run.length else ids[1:]
-        is_last = run.length + len(ids) == len(r.prompt)
         if not run.length:
             logits = self.session.extend(run.slot, ids[:1])
         if rest:
             run.ticket.prompt_logprobs += self.session.scored(run.slot, rest, r.prompt_logprobs or 0)
-        if rest and is_last and r.max_tokens:  # the last token once more, for the logits that a token is picked from
-            kept = self.session.reusable(run.slot, len(r.prompt) - 1)
+        if (
+            rest and run.length + len(ids) == len(r.prompt) and r.max_tokens
+        ):  # the last token once more, for the logits that a token is picked from
+            before = len(r.prompt) - 1
+            kept = self.session.reusable(run.slot, before)
             self.session.truncate(run.slot, kept)
             logits = self.session.extend(run.slot, r.prompt[kept:])
         return logits
@@ -572,6 +587,9 @@ class Scheduler:
         """Sample, turn into text, and send what is certain."""
         r = run.ticket.request
         token = run.next = run.state.pick(logits)
+        now, before = perf_counter(), run.picked_at
+        self.meter.token(now - (run.ticket.submitted if before is None else before), before is None)
+        run.picked_at = now
         run.count += 1
         if token in (self.tokenizer.eos if r.ends is None else r.ends):
             self._end(run, finish="stop")
@@ -598,6 +616,7 @@ class Scheduler:
     def _end(self, run: _Run, *, finish: str | None = None, error: TritiumError | None = None) -> None:
         """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
         run.ticket.stopped_by = run.stops.found
+        self.meter.end(finish, len(run.ticket.request.prompt), run.count, perf_counter() - run.ticket.submitted)
         counters.done += error is None
         counters.failed += error is not None
         if error is None:
