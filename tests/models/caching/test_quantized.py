@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 import models
 import tritium as tt
 from tritium import ops
-from tritium.backends.reference.attention import KERNELS, dequantize_blocks, quantize_blocks
+from tritium.backends.reference.kernels import KERNELS
+from tritium.backends.reference.kv_blocks import dequantize_blocks, quantize_blocks
 from tritium.errors import ArgumentError, ShapeError
 from tritium.models.load import Model, load
 
