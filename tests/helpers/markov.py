@@ -72,6 +72,7 @@ class Slots:
         return rows.argmax(axis=-1).tolist(), rows.max(axis=-1).tolist()
 
     unspeculative = ""
+    unshareable = ""
 
     @cached_property
     def costs(self) -> Costs:

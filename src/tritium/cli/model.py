@@ -69,7 +69,10 @@ def options_of_a_model(command: Command) -> Command:
     for option in reversed((
         click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Dtype of the output head (default: as stored)."),
         click.option("--certified/--no-certified", default=None, help="Read a float head through an int8 copy, for the same tokens."),
-        click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="KV-cache dtype."),
+        click.option(
+            "--kv", type=click.Choice(["f32", "f16", "bf16", "int8", "int8-int4", "int4"]), default="f16", show_default=True,
+            help="KV-cache dtype; of keys and of values.",
+        ),
         click.option("--variant", type=VARIANT, help=VARIANT_HELP),
         click.option("--ternarise", is_flag=True, help=TERNARISE_HELP),
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores)."),
@@ -450,7 +453,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="File with the API key; or set TRITIUM_API_KEY.",
+    help="File with API keys, read again when it changes; or set TRITIUM_API_KEY.",
 )
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without an API key.")
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="Host name clients may use; repeatable.")
@@ -464,6 +467,10 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     "--queue", type=click.IntRange(0), default=64, show_default=True, help="Requests that may wait in the queue."
 )
 @click.option("-n", "--max-tokens", type=click.IntRange(1), help="Most tokens of a completion.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Requests per minute of one client (default: any)."
+)
+@click.option("--share", type=click.IntRange(1), help="Responses of one client at the same time (default: any).")
 @click.option(
     "--template",
     type=click.Path(exists=True, dir_okay=False),
@@ -482,26 +489,31 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     show_default=True,
     help="Seconds running requests get to finish on shutdown.",
 )
+@click.option(
+    "--prefix-cache", metavar="SIZE", help="Most memory of prefixes kept for other requests, as 512MiB; 0 for none."
+)
+@click.option("--draft", type=click.Path(), help="Smaller model of the same vocabulary that guesses tokens.")
+@click.option("--speculate/--no-speculate", default=None, help="Guess tokens where that is faster (default), or never.")
 @options_of_a_model
 def serve(
     model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
     template: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it."""
+    from tritium.perf.meters.probe import probe
     from tritium.serve import Server
-    from tritium.serve.access import read_key
     from tritium.serve.server import serve
 
     model_options, rest = split(options, *MODEL)
-    key = read_key(api_key_file) if api_key_file else None
     form = read_text(template) if template else None
+    draft = rest.pop("draft")
 
     def ready(server: Server) -> None:
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        opened(model, **model_options), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
-        chat_template=form, **rest,
+        opened(model, **model_options), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
+        allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft), **rest,
     )  # fmt: skip
     for group in _groups:
         group.check()

@@ -18,7 +18,7 @@ import numpy as np
 from tritium import dtype as dt, ops
 from tritium.arguments import checked
 from tritium.compiler.compile import Compiled
-from tritium.errors import ArgumentError, ContextError, FormatError
+from tritium.errors import ArgumentError, ContextError, DeviceError, FormatError
 from tritium.escape import visible
 from tritium.families import description as d
 from tritium.families.config import Config
@@ -35,7 +35,7 @@ from tritium.models.speculation.control import Costs
 from tritium.models.weights import Network
 from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
-from tritium.nn.transformer import Attention, KVCache
+from tritium.nn.transformer import Attention, KVCache, QuantizedKVCache
 from tritium.tensor import Tensor
 
 BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is compiled when first needed
@@ -47,6 +47,10 @@ ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # rows of such a program
 PROBE = 8  # tokens of a saved session that are computed again
 START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
 
+# How keys and values are kept: floats, or integers of so many bits for keys and for values.
+KV: dict[str, Any] = {
+    "f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16, "int8": (8, 8), "int8-int4": (8, 4), "int4": (4, 4),
+}  # fmt: skip
 Ids = Sequence[int]
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 Program = Callable[..., Any]
@@ -88,9 +92,11 @@ def programs(network: Network) -> Programs:
         x = network.embedding(ids)
         rest = iter(caches)
         for block in network.blocks:
-            state = (
-                KVCache(next(rest)) if isinstance(block.attention, Attention) else DeltaState(next(rest), next(rest))
-            )
+            first = next(rest)
+            if not isinstance(block.attention, Attention):
+                state: Any = DeltaState(first, next(rest))
+            else:
+                state = QuantizedKVCache(first, next(rest)) if first.dtype is dt.u8 else KVCache(first)
             x = block(x, None if block.rope is None else angles[block.rope], state, places)
         return x.reshape(-1, x.shape[-1])
 
@@ -215,12 +221,14 @@ class Session:
         # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
         self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
         divided = network.divided
+        self._divided = divided is not None
         mixers = [layer.mixer for layer in (config.description if divided is None else divided).layers]
-        self.caches: tuple[Tensor, ...] = tuple(t for mixer in mixers for t in self._state(mixer, kv))
-        kinds = [isinstance(mixer, DeltaNet) for mixer in mixers for _ in range(1 + isinstance(mixer, DeltaNet))]
+        states = [self._state(mixer, kv) for mixer in mixers]
+        self.caches: tuple[Tensor, ...] = tuple(t for state in states for t in state)
+        whole = [isinstance(mixer, DeltaNet) for mixer in mixers]
         self.memory = SlotMemory(
-            [t for t, whole in zip(self.caches, kinds, strict=True) if not whole],
-            [t for t, whole in zip(self.caches, kinds, strict=True) if whole],
+            [t for state, is_whole in zip(states, whole, strict=True) if not is_whole for t in state],
+            [t for state, is_whole in zip(states, whole, strict=True) if is_whole for t in state],
         )
         # A recurrent state holds all tokens so far as one: it cannot be cut to the first of them.
         self.recurrent = any(isinstance(mixer, DeltaNet) for mixer in mixers)
@@ -232,7 +240,8 @@ class Session:
         self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
         self._ahead: _Ahead | None = None
         if divided is not None:
-            number = divided.calls.open(self, slots, capacity, dt.FLOATS.index(dt.dtype(kv)))
+            kind = list(KV.values()).index(kv if isinstance(kv, tuple) else dt.dtype(kv))
+            number = divided.calls.open(self, slots, capacity, kind)
             shared = [
                 partial(divided.calls.run, number, i, fn) for i, fn in enumerate(self._programs) if fn is not None
             ]
@@ -246,7 +255,22 @@ class Session:
             shapes = (mixer.kernel - 1, channels), (mixer.value_heads, mixer.key_dim, mixer.value_dim)
             return tuple(ops.full((self.slots, *shape), 0.0, device=self.device) for shape in shapes)
         shape = {"slots": self.slots, "heads": mixer.kv_heads, "capacity": self.capacity, "size": mixer.head_dim}
+        if isinstance(kv, tuple):
+            return self._integer_state(mixer, kv, shape)
         return (KVCache.empty(**shape, dtype=kv, device=self.device).kv,)
+
+    def _integer_state(self, mixer: d.Attention, bits: tuple[int, int], shape: dict[str, int]) -> tuple[Tensor, ...]:
+        """Return the KV cache of a layer in integers; raise where heads or device have none."""
+        if self.device.type != "cpu":
+            raise DeviceError(
+                f"Session: KV caches of integers are kept on the CPU alone; this model is on {self.device}: load it with kv='f16'."
+            )
+        if mixer.head_dim % ops.KV_BLOCK:
+            raise ArgumentError(
+                f"Session: a KV cache of integers needs a head_dim that is a multiple of {ops.KV_BLOCK}; this model has "
+                f"{mixer.head_dim}: load it with kv='f16'."
+            )
+        return tuple(QuantizedKVCache.empty(**shape, bits=bits, device=self.device))
 
     @staticmethod
     def check_context(config: Config, context: Any) -> int:
@@ -299,7 +323,8 @@ class Session:
             held += self._checked(slot, tokens)
 
     def share(self, source: int, slot: int, count: int) -> None:
-        """Make a slot hold the first `count` tokens of another one, by a copy; of a recurrent model those of the whole slot."""
+        """Make a slot hold the first `count` tokens of another one, by a copy (divided over processes: by computing them again); of a
+        recurrent model those of the whole slot."""
         held, own = self._tokens[self._slot(source)], self._tokens[self._slot(slot)]
         if not 0 <= count <= len(held) or self.reusable(source, count) != count:
             raise ArgumentError(
@@ -307,6 +332,11 @@ class Session:
                 f"shared; {count} were asked for."
             )
         start = 0 if self.recurrent else common(held[:count], own)
+        if self.unshareable:
+            self.truncate(slot, start)
+            if held[start:count]:
+                self.extend(slot, held[start:count])
+            return
         self.memory.copy(source, slot, start, count)
         if self.recurrent and count:
             self.memory.write_state(slot, self.memory.read_state(source))
@@ -316,6 +346,8 @@ class Session:
     def save(self, path: str | Path, slot: int = 0, *, overwrite: bool = False) -> Path:
         """Write what a slot holds to a file: its tokens with their keys and values, and the states of a recurrent model."""
         held = self._tokens[self._slot(slot)]
+        if self.unshareable:
+            raise ArgumentError(f"save: {self.unshareable}; save a session of the model in one process.")
         write_slot(Path(path), self.memory, slot, held, overwrite=overwrite)
         return Path(path)
 
@@ -323,6 +355,8 @@ class Session:
     def restore(self, path: str | Path, slot: int = 0) -> list[int]:
         """Read a file of `save` into a slot; return its tokens. It must be of the same model: the first tokens are computed again
         and compared with the file bit for bit. If that fails, the slot is empty."""
+        if self.unshareable:
+            raise ArgumentError(f"restore: {self.unshareable}; restore it to the model in one process, or read its text again.")
         saved = read_slot(Path(path), self.memory, self.capacity)
         self.truncate(self._slot(slot), 0)
         if not saved.tokens:
@@ -439,10 +473,17 @@ class Session:
         return self._row_bounds(*self._one_each("step", slots, ids))
 
     @property
+    def unshareable(self) -> str:
+        """Return why what a slot holds cannot be read and written as bytes; "" where it can."""
+        return "keys and values are divided over the processes of this model" if self._divided else ""
+
+    @property
     def unspeculative(self) -> str:
         """Return why guessed tokens cannot be verified here; "" where they can."""
         if self.recurrent:
             return f"the state of a {self.config.family} model holds all tokens as one, so guesses cannot be taken back"
+        if self._divided:
+            return "how many tokens are guessed follows from times, which differ between the processes of a divided model"
         if self.device.type != "cpu":
             return f"guesses are verified on the CPU only, where a row has the same bits in any batch; this model is on {self.device}"
         return ""

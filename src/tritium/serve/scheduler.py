@@ -23,6 +23,7 @@ from tritium.models.generation import Slots, Stops, decode, fit, guess_tokens
 from tritium.models.sampling import Constraint, Logprobs, Need, Sampler, State
 from tritium.models.speculation.speculator import DraftSession, Guesser, Speculator
 from tritium.models.text.tokenizer import Stream, Tokenizer
+from tritium.serve.metrics import Meter
 from tritium.settings import log
 
 
@@ -77,6 +78,7 @@ class Ticket:
 
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
+        self.submitted = perf_counter()
         self.cancelled = False
         self.stopped_by: str | None = None  # the stop string that ended it, when it has ended
         self.prompt_logprobs: list[
@@ -180,6 +182,7 @@ class _Run:
     count: int = 0  # tokens generated
     seen: int = 0  # characters that came out of the tokens
     sent: int = 0  # characters given to the ticket
+    picked_at: float | None = None  # when the last token was
     held: deque[tuple[int, int, Logprobs | None]] = field(default_factory=deque)  # (begins at, token, …), not yet sent
 
     @property
@@ -229,7 +232,10 @@ class Scheduler:
         self.session, self.tokenizer = session, tokenizer
         self.queue, self.prefill_chunk = queue, prefill_chunk
         memory = session.memory
-        limit = default_limit(memory, session.slots, session.capacity) if prefix_cache is None else prefix_cache
+        if prefix_cache and session.unshareable:
+            raise ArgumentError(f"prefix_cache: {session.unshareable}; give 0.")
+        usual = 0 if session.unshareable else default_limit(memory, session.slots, session.capacity)
+        limit = usual if prefix_cache is None else prefix_cache
         self.prefixes = PrefixCache(memory, limit)
         if (speculate or draft is not None) and session.unspeculative:
             raise ArgumentError(f"speculation: {session.unspeculative}.")
@@ -242,6 +248,7 @@ class Scheduler:
         self._reading: deque[_Run] = deque()  # those whose prompt is being read, in turn
         self._used: dict[int, int] = dict.fromkeys(range(session.slots), 0)  # the turn each slot was last given away
         self._turns = 0
+        self.meter = Meter()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="tritium-scheduler", daemon=True)
@@ -364,6 +371,7 @@ class Scheduler:
         shared = 0 if scored else shared  # every token is told by the one before it
         state = r.sampler.start(r.prompt, stream=r.stream, constraints=r.constrain())
         run = _Run(ticket, slot, state, Stream(self.tokenizer), Stops(r.stop), shared, shared)
+        self.meter.queued.observe(perf_counter() - ticket.submitted)
         self.session.truncate(slot, shared)
         self.prefixes.counts.queries += len(r.prompt)
         self.prefixes.counts.hits += shared
@@ -377,15 +385,15 @@ class Scheduler:
     def _load(self, run: _Run) -> None:
         """Copy into a slot what the prefix cache has more of its prompt; the last token is read in any case, for its logits."""
         match = self.prefixes.match(run.prompt, len(run.prompt) - 1)
-        if self.prefixes.recurrent and match.known - max(match.count, run.length) >= PAGE:
+        if self.prefixes.recurrent and match.known - max(match.length, run.length) >= PAGE:
             run.marks.add(match.known)  # others began alike: the next one finds a state here
-        if match.count <= run.length:
+        if match.length <= run.length:
             return
         self.session.truncate(run.slot, 0 if self.prefixes.recurrent else run.length)
         self.prefixes.load(run.slot, match, 0 if self.prefixes.recurrent else run.length)
-        self.session.adopt(run.slot, run.prompt[: match.count])
-        self.prefixes.counts.hits += match.count - run.length
-        run.length = run.reused = match.count
+        self.session.adopt(run.slot, run.prompt[: match.length])
+        self.prefixes.counts.hits += match.length - run.length
+        run.length = run.reused = match.length
 
     def _follow(self, run: _Run) -> None:
         """Let a request wait for the one that is reading most of its prompt, if that is a page or more."""
@@ -582,6 +590,9 @@ class Scheduler:
         """Sample, turn into text, and send what is certain."""
         r = run.ticket.request
         token = run.next = run.state.pick(logits)
+        now, before = perf_counter(), run.picked_at
+        self.meter.token(now - (run.ticket.submitted if before is None else before), before is None)
+        run.picked_at = now
         run.count += 1
         if token in (self.tokenizer.eos if r.ends is None else r.ends):
             self._end(run, finish="stop")
@@ -608,6 +619,7 @@ class Scheduler:
     def _end(self, run: _Run, *, finish: str | None = None, error: TritiumError | None = None) -> None:
         """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
         run.ticket.stopped_by = run.stops.found
+        self.meter.end(finish, len(run.ticket.request.prompt), run.count, perf_counter() - run.ticket.submitted)
         counters.done += error is None
         counters.failed += error is not None
         if error is None:

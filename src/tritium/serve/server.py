@@ -7,29 +7,26 @@ machine alone unless told otherwise; elsewhere it asks for an API key.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import signal
 import socket
 import threading
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from tritium import settings
-from tritium.arguments import checked, checked_class
-from tritium.errors import ArgumentError, PackageError, TritiumError, install_command, shown
+from tritium.arguments import checked, checked_class, parse_bytes
+from tritium.errors import ArgumentError, PackageError, install_command, shown
 from tritium.escape import visible
-from tritium.serve.access import PREFLIGHT, Access, Address
-from tritium.serve.answers import Answers, protocol_error
+from tritium.serve.access import PREFLIGHT, Access, Address, Keys, Quota
+from tritium.serve.answers import Answers
+from tritium.serve.api import Api
 from tritium.serve.intake import Intake
-from tritium.serve.protocols import openai
-from tritium.serve.protocols.common import Dialect, ProtocolError
+from tritium.serve.protocols.common import ProtocolError
 from tritium.serve.protocols.tools import STYLES
 from tritium.serve.scheduler import Scheduler
 from tritium.settings import log
@@ -38,19 +35,26 @@ if TYPE_CHECKING:
     from tritium.models.load import Model
     from tritium.serve.http import HTTPRequest, HTTPResponse, Limits
 
-NO_SNIFF = {"x-content-type-options": "nosniff"}  # an answer may hold any text: no browser may take it for a page
-
 
 @checked_class
 class Server:
     """A model behind a port: `with Server(model, port=0) as s: … s.url …`.
 
     `slots` requests run at once, each with `context` tokens; `queue` more may wait. `max_tokens` bounds every answer and
-    `max_choices` the answers to one request. `allowed_hosts` are names by which clients may call the server besides
-    localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template` replaces the
-    model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running
-    requests may go on after `stop()`.
+    `max_choices` the answers to one request. A client may send `rate` requests a minute and have `share` answers at once (None:
+    any number). `api_key_file` has keys, one on a line, and is read again when it changes. `allowed_hosts` are names by which clients
+    may call the server besides localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template`
+    replaces the model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running
+    requests may go on after `stop()`. `sensors` lists what measures energy for /metrics, such as `tritium.perf.meters.probe.probe`.
+    `prefix_cache` bounds the bytes of prefixes kept for other requests ("512 MiB", 0: none; default: what the slots take when full, at
+    most 1 GiB). `speculate` False guesses no tokens; `draft` is a smaller model that guesses.
     """
+
+    scheduler: Scheduler
+    _api: Api
+    _intake: Intake
+    _loop: asyncio.AbstractEventLoop
+    _stop: asyncio.Event
 
     def __init__(
         self,
@@ -59,12 +63,15 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 8080,
         api_key: str | None = None,
+        api_key_file: str | Path | None = None,
         allow_anonymous: bool = False,
         slots: int = 4,
         context: int | None = None,
         queue: int = 64,
         max_tokens: int | None = None,
         max_choices: int = 16,
+        rate: float | None = None,
+        share: int | None = None,
         chat_template: str | None = None,
         tool_style: str | None = None,
         name: str | None = None,
@@ -72,41 +79,43 @@ class Server:
         allowed_origins: Sequence[str] = (),
         grace_s: float = 30.0,
         limits: Limits | None = None,
+        sensors: Callable[[], Sequence[Any]] = tuple,
+        prefix_cache: int | str | None = None,
+        speculate: bool | None = None,
+        draft: Model | None = None,
     ) -> None:
         self._http = _http()
-        self._access = Access(
-            settings.api_key() if api_key is None else api_key, tuple(allowed_hosts), tuple(allowed_origins)
-        )
+        key = settings.api_key() if api_key is None and api_key_file is None else api_key
+        self._access = Access(Keys(key, api_key_file), tuple(allowed_hosts), tuple(allowed_origins))
         self._address = Address.of(host, port)
-        if self._access.key is None and not allow_anonymous and not self._address.is_local:
+        if not self._access.keys.are_needed and not allow_anonymous and not self._address.is_local:
             raise ArgumentError(
-                f"serve: others can reach {host}, so an API key is needed: give api_key (or set TRITIUM_API_KEY), listen on"
+                f"serve: others can reach {host}, so an API key is needed: give api_key or api_key_file (or set TRITIUM_API_KEY), listen on"
                 " 127.0.0.1, or say allow_anonymous to let everyone in."
             )
-        if tool_style not in (None, *STYLES):
-            raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
-        if not 0 <= grace_s < math.inf:
-            raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
-        if not hasattr(model, "session"):
-            raise ArgumentError(
-                f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path)."
-            )
+        _check_options(model, tool_style, grace_s)
         self.limits = limits or self._http.Limits()
         self.host, self.port, self.grace_s = host, port, grace_s
         self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line
         self._make_session = partial(model.session, slots=slots, context=context)
-        self._make_scheduler = partial(Scheduler, tokenizer=model.tokenizer, queue=queue)
+        self._make_draft = None if draft is None else partial(model.draft_session, draft=draft)
+        self._make_scheduler = partial(
+            Scheduler, tokenizer=model.tokenizer, queue=queue, speculate=speculate,
+            prefix_cache=None if prefix_cache is None else parse_bytes("serve: prefix_cache", prefix_cache),
+        )  # fmt: skip
         self._make_answers = partial(
             Answers, name=self.name, max_tokens=max_tokens, max_choices=max_choices, template=chat_template,
             tool_style=tool_style,
         )  # fmt: skip
-        self._created = int(time.time())
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
+        self._make_api = partial(
+            Api,
+            self._http,
+            quota=Quota(rate, share),
+            embed=getattr(model, "embed", None),
+            caller=self._caller,
+            sensors=sensors,
+        )
         self._thread: threading.Thread | None = None
-        self.scheduler: Scheduler
-        self._answers: Answers
-        self._intake: Intake
 
     # Life.
 
@@ -121,13 +130,15 @@ class Server:
             raise ArgumentError("Server: it was started already; make another.")
         listener = self._address.listen()
         try:
-            self.scheduler = self._make_scheduler(self._make_session())
+            session = self._make_session()
+            draft = None if self._make_draft is None else self._make_draft(session)
+            self.scheduler = self._make_scheduler(session, draft=draft)
         except BaseException:
             listener.close()
             raise
-        self._answers = self._make_answers(self.scheduler)
         self.port = listener.getsockname()[1]
         self._intake = Intake()
+        self._api = self._make_api(self._make_answers(self.scheduler), self._intake)
         ready = threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._main(listener, ready)), name="tritium-serve", daemon=True
@@ -148,6 +159,7 @@ class Server:
         self._thread.join()
         self.scheduler.close(drain=False)
         self._intake.close()
+        self._api.close()
 
     def __enter__(self) -> Server:
         return self.start()
@@ -176,7 +188,7 @@ class Server:
         try:
             self._access.check(head.method, head.path, head.headers)
         except ProtocolError as e:
-            return self._finish(head, self._error(e))
+            return self._finish(head, self._api.error(e, head.path))
         return None
 
     async def _handle(self, request: HTTPRequest) -> HTTPResponse:
@@ -184,9 +196,9 @@ class Server:
             if request.method == "OPTIONS" and "origin" in request.headers:
                 response = self._http.HTTPResponse(204, b"", PREFLIGHT)
             else:
-                response = await self._route(request)(request)
+                response = await self._api.route(request)(request)
         except ProtocolError as e:
-            response = self._error(e)
+            response = self._api.error(e, request.path)
         return self._finish(request, response)
 
     def _finish(self, request: HTTPRequest, response: HTTPResponse) -> HTTPResponse:
@@ -196,74 +208,23 @@ class Server:
         log.info("%s %s: %d", request.method, visible(request.path), response.status)
         return response
 
-    def _route(self, request: HTTPRequest) -> Callable[[HTTPRequest], Awaitable[HTTPResponse]]:
-        routes: dict[str, tuple[str, Callable[[HTTPRequest], Awaitable[HTTPResponse]]]] = {
-            "/health": ("GET", self._health),
-            "/v1/models": ("GET", self._models),
-            f"/v1/models/{self.name}": ("GET", self._one_model),
-            "/v1/completions": ("POST", partial(self._generate, dialect=openai.Completions())),
-            "/v1/chat/completions": ("POST", partial(self._generate, dialect=openai.Chat())),
-        }
-        path = unquote(request.path)
-        if path not in routes:
-            raise ProtocolError(
-                404, f"There is no {visible(path)} here; there are: {', '.join(routes)}.", code="unknown_url"
-            )
-        method, route = routes[path]
-        if request.method != method:
-            raise ProtocolError(
-                405, f"{path} takes {method}, not {visible(request.method)}.", code="method_not_allowed", headers={"allow": method}
-            )  # fmt: skip
-        return route
-
-    def _json(self, value: Any, status: int = 200, **headers: str) -> HTTPResponse:
-        body = json.dumps(value, ensure_ascii=False).encode()
-        return self._http.HTTPResponse(status, body, {"content-type": "application/json", **NO_SNIFF, **headers})
-
-    def _error(self, e: ProtocolError) -> HTTPResponse:
-        return self._json(e.body, e.status, **e.headers)
-
     def _refuse(self, status: int, message: str) -> HTTPResponse:
-        return self._error(ProtocolError(status, message, headers={"retry-after": "1"} if status in (429, 503) else {}))
+        headers = {"retry-after": "1"} if status in (429, 503) else {}
+        return self._api.error(ProtocolError(status, message, headers=headers), "")
 
-    async def _health(self, _: HTTPRequest) -> HTTPResponse:
-        s = self.scheduler
-        return self._json({"status": "ok", "slots": s.session.slots, "running": s.running, "waiting": s.waiting})
+    def _caller(self, request: HTTPRequest) -> str:
+        """Return who a request counts for: the owner of its key, or its address."""
+        return self._access.caller(request.headers) or request.client
 
-    async def _models(self, _: HTTPRequest) -> HTTPResponse:
-        return self._json({"object": "list", "data": [self._card()]})
 
-    async def _one_model(self, _: HTTPRequest) -> HTTPResponse:
-        return self._json(self._card())
-
-    def _card(self) -> dict[str, Any]:
-        about = {"context_length": self.scheduler.session.capacity}
-        return {"id": self.name, "object": "model", "created": self._created, "owned_by": "tritium", **about}
-
-    # Text.
-
-    async def _generate(self, request: HTTPRequest, *, dialect: Dialect) -> HTTPResponse:
-        # Reading a body and splitting a text into tokens may be long: beside the event loop, so that others go on.
-        prepare = partial(self._answers.prepare, request.body, dialect)
-        asked, requests = await self._intake.run(len(request.body), request.client, prepare)
-        try:
-            tickets = self.scheduler.submit_all(requests)
-        except TritiumError as e:
-            raise protocol_error(e) from None
-
-        def release() -> None:
-            for t in tickets:
-                t.cancel()
-
-        if asked.stream:
-            headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", **NO_SNIFF}
-            return self._http.HTTPResponse(200, self._answers.streamed(asked, tickets, dialect), headers, release)
-        try:
-            return self._json(await self._answers.whole(asked, tickets, dialect))
-        except TritiumError as e:
-            raise protocol_error(e) from None
-        finally:
-            release()
+def _check_options(model: Any, tool_style: str | None, grace_s: float) -> None:
+    """Raise for a model that is none, an unknown style of tool calls, or a time that is none."""
+    if tool_style not in (None, *STYLES):
+        raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
+    if not 0 <= grace_s < math.inf:
+        raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
+    if not hasattr(model, "session"):
+        raise ArgumentError(f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path).")
 
 
 @checked
