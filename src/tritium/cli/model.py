@@ -466,8 +466,8 @@ def serve(
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        opened(model, **model_options), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
-        chat_template=form, **rest,
+        opened(model, **model_options), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
+        allowed_origins=allowed_origin, chat_template=form, **rest,
     )  # fmt: skip
 
 
