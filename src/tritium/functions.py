@@ -645,9 +645,14 @@ def _distinct(x: Tensor, parts: tuple[str, ...]) -> Any:
     ordered = ops.take(flat, order, axis=0)
     begins = _begins(ordered)
     (starts,) = ops.nonzero(begins)
-    results = {"indices": lambda: order[starts], "inverse": lambda: _places(begins, order, x.shape),
-               "counts": lambda: ops.subtract(ops.concat([starts[1:], asarray([x.size])]), starts)}  # fmt: skip
-    return (ordered[starts], *(results[part]() for part in ops.DISTINCT if part in parts))
+    results = [ordered[starts]]
+    if "indices" in parts:
+        results.append(order[starts])
+    if "inverse" in parts:
+        results.append(_places(begins, order, x.shape))
+    if "counts" in parts:
+        results.append(ops.subtract(ops.concat([starts[1:], asarray([x.size])]), starts))
+    return tuple(results)
 
 
 def _begins(ordered: Tensor) -> Tensor:
