@@ -281,13 +281,8 @@ def _grid(grid: Grid) -> str:
     rows = "\n".join(_row(row, right, scale, labels) for row in grid.rows)
     label = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
-    kind = _class(
-        "grid",
-        "filtered" if grid.filtered else "",
-        "spans" if spans else "",
-        "wide" if wide else "",
-        "many" if len(grid.heads) >= MANY else "",
-    )
+    kinds = {"filtered": grid.filtered, "spans": bool(spans), "wide": wide, "many": len(grid.heads) >= MANY}
+    kind = _class("grid", *(name for name, applies in kinds.items() if applies))
     return (
         f'<div class="scroll" role="region"{label} tabindex="0"><table{kind}>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"

@@ -206,8 +206,12 @@ def _trend_pictures(ranked: Iterable[tuple[tuple[str, str], Trend]]) -> tuple[Pi
 def _point_labels(t: Trend) -> list[str]:
     """Return a label for each run by which it differs from the others: its commit, its date, or its time of day too."""
     commits = [p.commit[:7] for p in t.points]
-    if all(commits) and len(set(commits)) == len(commits):
-        return commits
+    return commits if all(commits) and len(set(commits)) == len(commits) else date_labels(t)
+
+
+def date_labels(t: Trend) -> list[str]:
+    """Return the date of each run, with as much of the time of day as it takes for them to differ."""
+    labels: list[str] = []
     for ends in (slice(0, 10), slice(5, 16), slice(5, 19)):  # 2026-11-17, 11-17 09:16, 11-17 09:16:05
         labels = [p.created[ends].replace("T", " ") for p in t.points]
         if len(set(labels)) == len(labels):
