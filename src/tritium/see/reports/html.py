@@ -310,7 +310,7 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str
     elif cell.span is not None:
         inner, tip = _span(cell.span, scale), ""
     else:
-        inner, tip = html(cell.text, LONG), _tip(cell.tip)
+        inner, tip = _figure(cell.text) if right and label else html(cell.text, LONG), _tip(cell.tip)
     if cell.link or cell.page:
         target = f"#{attribute(cell.link)}" if cell.link else attribute(cell.page)
         inner = f'<a href="{target}">{inner}</a>'
@@ -319,6 +319,14 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str
     if first:
         return f'<th scope="row"{class_attribute}>{inner}</th>'
     return f"<td{class_attribute}{sort}{tip}{named}>{inner}</td>"
+
+
+def _figure(text: str) -> str:
+    """Return a figure as HTML; it may be broken before its interval, and nowhere else."""
+    value, bracket, interval = text.partition(" (")
+    if not bracket:
+        return html(text, LONG)
+    return f'<span class="nb">{html(value, LONG)}</span> <span class="nb">({html(interval, LONG)}</span>'
 
 
 Reach = tuple[float, float]

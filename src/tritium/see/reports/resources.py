@@ -17,7 +17,7 @@ from tritium.perf.tables.table import NONE
 from tritium.perf.work.canary import is_canary
 from tritium.see.charts import charts
 from tritium.see.charts.roofline import roofs_of
-from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
+from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture, figure_cell
 from tritium.see.reports.cases import ROWS, reason
 from tritium.see.reports.inputs import Inputs, anchor, share
 from tritium.see.reports.sections import Section, absent
@@ -143,7 +143,13 @@ def suite(inputs: Inputs) -> Section | None:
     tables_of_suite = () if inputs.results.suite == "energy" else inputs.findings.tables
     blocks: list[Block] = []
     for table in tables_of_suite:
-        cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
+        cells = tuple(
+            tuple(
+                figure_cell(text) if head in table.right else Cell(text)
+                for text, head in zip(row, table.heads, strict=True)
+            )
+            for row in table.rows
+        )
         blocks.append(Grid(table.heads, cells, table.right, table.title or "By case and contender", filtered=True))
         if table.below:
             blocks.append(Lines(tuple(Line(text, "quiet") for text in table.below)))
