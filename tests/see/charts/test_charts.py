@@ -212,7 +212,7 @@ def test_samples_of_contenders_decades_apart_are_on_a_log_axis() -> None:
         p.get("d", "") for p in drawn(chart).iter(f"{SVG}path") if (p.get("class") or "") in ("k1 s1 p", "k2 s2 p")
     ]
     assert len(densities) == 2
-    assert all(len(re.findall(r"[-\d.]+", d)) > 20 for d in densities)
+    assert all(len(d) > 100 for d in densities)
 
 
 def test_bytes_far_apart_have_ticks_at_powers_of_two() -> None:

@@ -25,7 +25,7 @@ def test_the_page_has_every_cell_of_the_terminal() -> None:
 
 
 def test_a_row_begins_with_its_line_and_figures_are_sorted_by_their_amount() -> None:
-    grid = next(b for b in blocks(made_report.tracked()) if isinstance(b, Grid) and "mean size" in b.heads)
+    grid = next(b for b in blocks(memories.record()) if isinstance(b, Grid) and "mean size" in b.heads)
     assert grid.heads[:2] == ("line", "op")
     at = grid.heads.index("bytes")
     amounts = [row[at].sort for row in grid.rows]

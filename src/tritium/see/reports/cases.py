@@ -72,10 +72,10 @@ def _gate(inputs: Inputs) -> list[Block]:
         note="" if len(rows) <= ROWS else f"the {ROWS} worst of {len(rows)}; the table has all",
     )  # fmt: skip
     heads = ("case", "contender", "verdict", "change", "interval", "severity", "metric", "before → after", "note")
-    kept = [i for i, head in enumerate(heads) if _tells(head, [row[i].text for row in rows])]
-    columns = tuple(tuple(row[i] for i in kept) for row in rows)
+    places = [i for i, head in enumerate(heads) if _tells(head, [row[i].text for row in rows])]
+    columns = tuple(tuple(row[i] for i in places) for row in rows)
     grid = Grid(
-        tuple(heads[i] for i in kept),
+        tuple(heads[i] for i in places),
         columns,
         frozenset({"change"}),
         "Every verdict",
