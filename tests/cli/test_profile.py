@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,28 @@ def test_show_prints_what_was_written_and_converts_it() -> None:
     assert run("show", "p.json", "--format", "csv").stdout_bytes.decode() == Profile(everything()).csv()
     assert "written: p.md" in run("show", "p.json", "--output", "p.md").output
     assert Path("p.md").read_text(encoding="utf-8") == Profile(everything()).markdown()
+
+
+def test_show_puts_several_processes_on_one_clock() -> None:
+    for name, began in (("a", 10**9), ("b", 2 * 10**9)):
+        Profile(replace(everything(), name=name, began_ns=began, samples=None)).save(f"{name}.json")
+    assert "written: both.html" in run("show", "a.json", "b.json", "--output", "both.html").output
+    shown = run("show", "a.json", "b.json").output
+    assert shown.startswith("a and b: 1 s, 12 spans on 4 lanes")
+    Profile(everything()).save("old.json")
+    refused = run("show", "a.json", "old.json")
+    assert isinstance(refused.exception, ArgumentError)
+    assert "no time of day" in str(refused.exception)
+
+
+def test_sampled_stacks_begin_in_the_script(folder: Path) -> None:
+    text = SCRIPT.replace("import sys", "import sys, time").replace("    x = ", "    time.sleep(0.05)\n    x = ")
+    assert run("-q", "--stacks", "1ms", script(folder, text)).exit_code == 0
+    samples = load_profile("profile.json").timeline.samples
+    assert samples is not None
+    first = {samples.frames[stack[0]] for stack in samples.stacks if any("(a.py:" in samples.frames[i] for i in stack)}
+    assert {f.partition(" (")[0] for f in first} == {"<module>"}
+    assert not [f for f in samples.frames if "click" in f or "runpy" in f]
 
 
 def test_diff_names_the_operation_that_became_slower() -> None:

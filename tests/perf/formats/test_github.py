@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from measured import HOSTILE
 from tritium.errors import ArgumentError
 from tritium.perf.formats import exports, github
 from tritium.perf.gate.compare import compare_stored
+from tritium.perf.gate.page import severity_text
 from tritium.perf.gate.verdict import Suite, Verdict, no_baseline, suite_of
 
 
@@ -254,6 +256,14 @@ def test_a_comment_shows_what_matters_by_severity() -> None:
     assert "no change that matters" in text
     assert "`@owner" in text  # in a code span nobody is called
     assert github.comment(judged, "linux").splitlines()[0] != first  # each name has its own comment
+
+
+def test_severity_stands_in_the_terminal_where_something_changed() -> None:
+    slower = Verdict("a", "wall", "base", "head", "SLOWER", 1.2, interval95=(1.1, 1.2**2 / 1.1))
+    exact = Verdict("b", "peak_bytes", "base", "head", "SLOWER", 2.0, exact=True)
+    assert severity_text(slower) == "2.1 × its noise"
+    assert severity_text(exact) == ""
+    assert severity_text(replace(slower, outcome="EQUIVALENT")) == ""
 
 
 def test_severity_is_the_change_divided_by_its_noise() -> None:

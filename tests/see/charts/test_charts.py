@@ -188,6 +188,33 @@ def test_amounts_far_apart_are_dots_on_an_axis_that_says_log() -> None:
     assert not any("log scale" in t for t in texts(near))
 
 
+def test_decibels_are_logarithms_already() -> None:
+    chart = c.Bars("t", (c.Bar("a", 2.0), c.Bar("b", 70.0)), "dB", better="more is better")
+    assert "dB · more is better" in texts(chart)
+
+
+def test_a_key_names_only_what_has_data() -> None:
+    rows = (c.Bar("x", 1.0, group="a"), c.Bar("x", None, group="b", absent="skipped"), c.Bar("x", 2.0, group="c"))
+    assert {"a", "c"} <= set(texts(c.Bars("t", rows, "s")))
+    assert "b" not in texts(c.Bars("t", rows, "s"))
+    ratios = (c.Ratio("x", 2.0, group="a"), c.Ratio("x", None, group="b", absent="skipped"))
+    assert "a" in texts(c.Speedup("t", ratios))
+    assert "b" not in texts(c.Speedup("t", ratios))
+
+
+def test_samples_of_contenders_decades_apart_are_on_a_log_axis() -> None:
+    slow, fast = (
+        c.Strip(name, tuple(v * (1 + i % 7 / 100) for i in range(60))) for name, v in (("a", 1.0), ("b", 1e-3))
+    )
+    chart = c.Distribution("t", (slow, fast), "s")
+    assert {"1 ms", "10 ms", "100 ms", "1 s"} <= set(texts(chart))
+    densities = [
+        p.get("d", "") for p in drawn(chart).iter(f"{SVG}path") if (p.get("class") or "") in ("k1 s1 p", "k2 s2 p")
+    ]
+    assert len(densities) == 2
+    assert all(len(d) > 100 for d in densities)
+
+
 def test_bytes_far_apart_have_ticks_at_powers_of_two() -> None:
     ticks = texts(c.Bars("t", (c.Bar("a", 3000.0), c.Bar("b", 1e6)), "B"))
     assert {"4 KiB", "64 KiB", "1 MiB"} <= set(ticks)

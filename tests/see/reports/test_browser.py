@@ -191,6 +191,33 @@ def test_on_a_phone_the_plot_of_every_ratio_is_in_sight(opened: Any) -> None:
     assert max(at) - min(at) < 1  # the axis stands over what it measures
 
 
+def test_a_phone_has_the_contents_in_a_menu_that_closes(opened: Any) -> None:
+    page = opened(width=390).page
+    assert page.locator(".toc").is_hidden()
+    menu = page.locator(".menu")
+    menu.locator("summary").click()
+    assert menu.locator("a").all_inner_texts() == page.locator(".toc a").evaluate_all(
+        "all => all.map(a => a.textContent)"
+    )
+    menu.locator("a", has_text="History").click()
+    assert menu.get_attribute("open") is None
+    assert page.url.endswith("#history")
+    menu.locator("summary").click()
+    page.keyboard.press("Escape")
+    assert menu.get_attribute("open") is None
+    assert opened(width=1600).page.locator(".menu").is_hidden()
+
+
+def test_on_a_phone_a_row_of_a_wide_table_is_whole_and_names_its_figures(opened: Any) -> None:
+    page = opened("#profile", width=390).page
+    table = page.locator("#profile table.wide").first
+    cells = "[...document.querySelectorAll('#profile table.wide tbody td')].filter(c => c.checkVisibility())"
+    assert table.locator("tbody tr").count() >= 3
+    assert page.evaluate(f"Math.max(...{cells}.map(c => c.getBoundingClientRect().right))") <= 390
+    assert page.evaluate(f"{cells}.every(c => getComputedStyle(c, '::before').content.length > 2)")
+    assert page.evaluate(f"{cells}.every(c => c.textContent !== '-')")
+
+
 def test_a_link_to_a_case_opens_it(opened: Any, results: Any) -> None:
     page = opened().page
     page.locator("#ratios tbody th a").nth(4).click()

@@ -84,7 +84,9 @@ def test_ids_are_unique_and_links_lead_to_them(page: Page) -> None:
 
 def test_the_page_has_landmarks_a_skip_link_and_one_first_heading(page: Page) -> None:
     tags = [t for t, _ in page.elements]
-    assert [tags.count(t) for t in ("header", "nav", "main", "footer", "h1")] == [1, 1, 1, 1, 1]
+    assert [tags.count(t) for t in ("header", "main", "footer", "h1")] == [1, 1, 1, 1]
+    labels = [a["aria-label"] for t, a in page.elements if t == "nav"]
+    assert labels == ["Contents, as a menu", "Contents"]
     assert next(a for t, a in page.elements if t == "a")["href"] == "#main"
     assert all(a.get("aria-label") or a.get("aria-hidden") for t, a in page.elements if t == "svg")
     assert all(a.get("aria-label") for t, a in page.elements if a.get("role") == "region")

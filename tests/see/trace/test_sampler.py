@@ -13,7 +13,17 @@ import pytest
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.sensors import Sensor
 from tritium.see.trace import sampler
-from tritium.see.trace.sampler import OTHER, OUTER, BackgroundSampler, Gauge, Stacks, Track, power_gauges, shorten
+from tritium.see.trace.sampler import (
+    OTHER,
+    OUTER,
+    BackgroundSampler,
+    Gauge,
+    Launcher,
+    Stacks,
+    Track,
+    power_gauges,
+    shorten,
+)
 
 
 def here() -> FrameType:
@@ -226,3 +236,23 @@ def test_a_thread_that_cannot_begin_is_not_waited_for(monkeypatch: pytest.Monkey
         with pytest.raises(RuntimeError, match="new thread"):
             beside.start(time.perf_counter_ns())
     beside.stop()
+
+
+def test_stacks_begin_below_the_launcher() -> None:
+    stacks = Stacks(1000)
+    launched = Stacks(1000, launcher=Launcher(test_stacks_begin_below_the_launcher.__code__, frozenset()))
+    frame = sys._getframe()
+
+    def program() -> None:
+        for taken in (stacks, launched):
+            taken.look(1, {1: sys._getframe()})
+
+    program()
+    whole, below = (s.samples(0, {1: 0}) for s in (stacks, launched))
+    outer = [f for f in (whole.frames[i] for i in whole.stacks[0]) if "program" not in f]
+    assert len(outer) > 2
+    assert [below.frames[i].split(" ")[0] for i in below.stacks[0]] == [f"{frame.f_code.co_name}.<locals>.program"]
+    files = frozenset({__file__})
+    none = Stacks(1000, launcher=Launcher(frame.f_code, files))
+    (lambda: none.look(1, {1: sys._getframe()}))()
+    assert none.samples(0, {1: 0}).stacks == ((),)  # frames of the launcher's own files are left out too

@@ -26,6 +26,8 @@ METRIC_NAMES = {
     "energy": "energy",
     "instructions": "instructions",
 }
+CHANGES = ("SLOWER", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER")  # outcomes of which the severity is shown
+NOISE = "× its noise: the severity, a change divided by half the width of its 95 % interval; at 1 it may be none"
 LISTED = ("SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER")
 UNITS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
@@ -57,6 +59,8 @@ def differences(suite: Suite) -> str:
     lines += [
         f"  new          {escape.terminal(case)}: not in the baseline, not judged" for case in suite.new_cases[:SHOWN]
     ]
+    if any(severity_text(v) for v in suite.verdicts):
+        lines.append(NOISE)
     if suite.geomean is not None and suite.geomean_interval is not None:
         lines.append(f"all together {_ratio(suite.geomean, suite.geomean_interval)}, information only")
     for title, fields in (("differs, and forbids to compare", suite.hard), ("differs", suite.soft)):
@@ -112,11 +116,19 @@ def _line(v: Verdict, suite: Suite) -> str:
     parts = [
         f"  {v.outcome:<14} {name}  {METRIC_NAMES.get(v.metric, v.metric)}",
         figure(v),
+        severity_text(v),
         v.level.upper(),
         escape.terminal(v.reason, None),
         advice(v, suite),
     ]
     return "  ".join(p for p in parts if p)
+
+
+def severity_text(v: Verdict) -> str:
+    """Return the change as a multiple of its own noise; "" where it has no noise or is none."""
+    if v.severity is None or not math.isfinite(v.severity) or v.outcome not in CHANGES:
+        return ""
+    return f"{v.severity:.1f} × its noise"
 
 
 def figure(v: Verdict) -> str:

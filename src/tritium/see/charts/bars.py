@@ -14,6 +14,7 @@ from tritium.see.charts import layout, svg
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, log, quantity
 from tritium.see.charts.svg import series
 
+DECIBEL = "dB"  # a logarithm itself
 FAR = 10.0  # amounts farther apart than this are dots on a log axis: the least would be a tenth of the width
 NO_NUMBER = "not a number"
 Placed = tuple[int, "Bar"]
@@ -115,7 +116,8 @@ def _remark(r: Bar) -> str:
 def _scale(chart: Bars, visible: Sequence[Bar], f: layout.Frame) -> Scale:
     values = finite_all(v for r in visible for v in (r.value, r.low, r.high) if finite(r.value) is not None)
     positive = [v for v in values if v > 0]
-    wide = bool(positive) and min(values) >= 0 and max(positive) / min(positive) > FAR
+    apart = bool(positive) and min(values) >= 0 and max(positive) / min(positive) > FAR
+    wide = apart and chart.unit != DECIBEL
     count = min(max(int(f.plot / 75), 2), 6)
     if wide:
         return log(positive, f.left + 8, f.right - 8, count=count, unit=chart.unit)

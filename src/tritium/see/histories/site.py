@@ -24,7 +24,7 @@ from tritium.perf.work.canary import is_canary
 from tritium.see.histories.badge import overall, state_of, svg
 from tritium.see.reports import html
 from tritium.see.reports.blocks import Banner, Block, Cell, Code, Contents, Grid, Line, Picture, Span, Tone
-from tritium.see.reports.resources import trend_chart
+from tritium.see.reports.resources import date_labels, trend_chart
 
 PICTURES = 4  # charts of the overview
 CHANGES = 50  # rows of the overview's list of changes
@@ -213,10 +213,10 @@ def case_page(story: Story, title: str) -> str:
 def _runs(t: Trend) -> Grid:
     """Return the runs of a trend, newest first; few and short columns, because phones show them too."""
     changes = {s.index: s.ratio for s in t.steps}
-    unit = t.points[-1].unit
+    unit, when = t.points[-1].unit, date_labels(t)
     rows = tuple(
         (
-            Cell(p.commit[:7] or p.run), Cell(p.created[:10], tip=p.created), Cell(amount(p.value, unit), sort=p.value),
+            Cell(p.commit[:7] or p.run), Cell(when[i], tip=p.created), Cell(amount(p.value, unit), sort=p.value),
             Cell(f"{100 * math.expm1((p.high - p.low) / 2):.1f} %", sort=p.high - p.low), _change(changes.get(i), p),
         )
         for i, p in reversed(list(enumerate(t.points)))

@@ -15,17 +15,12 @@ from tritium.perf.tables.table import Table
 from tritium.see.charts import charts
 from tritium.see.memory import page
 from tritium.see.memory.records import Allocation, Record
-from tritium.see.reports.blocks import Banner, Block, Cell, Grid, Line, Lines, Picture, Tone
+from tritium.see.reports.blocks import Banner, Block, Cell, Grid, Line, Lines, Picture, Tone, figure_cell
 from tritium.see.reports.html import page as html_page
 from tritium.see.reports.sections import Section
 
 ROWS = 100  # of a table
 HOLDERS = 5  # operations with a colour of their own; with the three sums, all eight colours
-AMOUNT = re.compile(r"([+-]?[\d.]+) ?(B|KiB|MiB|GiB|TiB|ns|µs|ms|s|%|B/s|kB/s|MB/s|GB/s)?", re.ASCII)
-FACTORS = {
-    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "kB/s": 1e3,
-    "MB/s": 1e6, "GB/s": 1e9,
-}  # fmt: skip
 
 
 def html(m: Record) -> str:
@@ -70,7 +65,10 @@ def _blocks(part: page.Part, titled: bool) -> Iterator[Block]:
     """Yield a part of the terminal's page as a table with its notes, or as sentences."""
     if isinstance(part, Table):
         rows = tuple(
-            tuple(_cell(text, head in part.right) for text, head in zip(row, part.heads, strict=True))
+            tuple(
+                figure_cell(text) if head in part.right else Cell(text)
+                for text, head in zip(row, part.heads, strict=True)
+            )
             for row in part.rows
         )
         ordered = _named_first(Grid(part.heads, rows, part.right, (part.title or "Devices") if titled else ""))
@@ -92,12 +90,6 @@ def _named_first(grid: Grid) -> Grid:
     return Grid(
         heads, tuple(tuple(row[i] for i in order) for row in grid.rows), grid.right, grid.caption, filtered=True
     )
-
-
-def _cell(text: str, figure: bool) -> Cell:
-    """Return a cell; a figure is sorted by its amount."""
-    amount = AMOUNT.match(text) if figure else None
-    return Cell(text, sort=None if amount is None else float(amount[1]) * FACTORS.get(amount[2] or "", 1.0))
 
 
 # ---- charts

@@ -204,7 +204,7 @@ def _wait_cells(t: Timeline, w: Wait, beside_timeline: bool) -> tuple[Cell, ...]
     longest_ns, link = w.longest.elapsed_ns, _shown(t, w.longest) if beside_timeline else ""
     return (
         Cell(t.lanes[w.lane]), Cell(KINDS[w.kind], "unsure" if w.kind == "unknown" else ""), Cell(w.reason),
-        Cell(f"{w.count:,}", sort=float(w.count)), Cell(seconds_text(w.total_ns * 1e-9), sort=float(w.total_ns)),
+        Cell(f"{w.gaps:,}", sort=float(w.gaps)), Cell(seconds_text(w.total_ns * 1e-9), sort=float(w.total_ns)),
         Cell(percent(w.total_ns / max(1, t.elapsed_total_ns)), sort=float(w.total_ns)),
         Cell(seconds_text(longest_ns * 1e-9), sort=float(longest_ns), link=link),
     )  # fmt: skip

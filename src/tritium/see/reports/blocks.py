@@ -6,6 +6,7 @@ escaped; every writer escapes it for its format.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,6 +36,19 @@ class Cell:
     span: Span | None = None
     heat: float | None = None  # 0: the best of its row, 1: the end of the colour scale
     badge: bool = False
+
+
+AMOUNT = re.compile(r"([+-]?[0-9.]+) ?([KkMGTmµn]i?(?=[A-Za-z ]))?")
+PREFIXES = {
+    "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "m": 1e-3, "µ": 1e-6, "n": 1e-9,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+}  # fmt: skip
+
+
+def figure_cell(text: str) -> Cell:
+    """Return a cell of a figure with its unit, such as "71.3 µs (61…86)" or "64 KiB", sorted by its amount."""
+    amount = AMOUNT.match(text)
+    return Cell(text, sort=None if amount is None else float(amount[1]) * PREFIXES.get(amount[2] or "", 1.0))
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,25 @@ def _gate(inputs: Inputs) -> list[Block]:
         margin=margin, total=total, subtitle="new / old with the 95 % interval; right of the band is slower, or more",
         note="" if len(rows) <= ROWS else f"the {ROWS} worst of {len(rows)}; the table has all",
     )  # fmt: skip
-    heads = ("case", "contender", "verdict", "change", "interval", "metric", "before → after", "note")
-    grid = Grid(heads, rows, frozenset({"change"}), "Every verdict", filtered=True, ends=("less", "more"))
+    heads = ("case", "contender", "verdict", "change", "interval", "severity", "metric", "before → after", "note")
+    places = [i for i, head in enumerate(heads) if _tells(head, [row[i].text for row in rows])]
+    columns = tuple(tuple(row[i] for i in places) for row in rows)
+    grid = Grid(
+        tuple(heads[i] for i in places),
+        columns,
+        frozenset({"change"}),
+        "Every verdict",
+        filtered=True,
+        ends=("less", "more"),
+    )
     return [Picture("forest", forest), grid]
+
+
+def _tells(head: str, texts: Sequence[str]) -> bool:
+    """Return True if a column of verdicts tells them apart: one contender, time alone or no remark need none."""
+    if head == "contender":
+        return len(set(texts)) > 1
+    return {"metric": {"time"}, "note": {""}, "severity": {""}}.get(head) != set(texts)
 
 
 def _ratio(v: Verdict, name: str) -> charts.Ratio:
@@ -102,6 +118,7 @@ def _verdict_row(v: Verdict, suite: Suite) -> tuple[Cell, ...]:
         Cell(WORDS[v.outcome], TONES[v.outcome], order, chance, badge=True),
         Cell(change, TONES[v.outcome], v.ratio, verdict_page.figure(v)),
         Cell("", TONES[v.outcome], v.ratio, span=span),
+        Cell(verdict_page.severity_text(v), sort=v.severity, tip=verdict_page.NOISE if v.severity is not None else ""),
         Cell(verdict_page.METRIC_NAMES.get(v.metric, v.metric)),
         Cell(values, sort=v.new),
         Cell(note, "quiet"),

@@ -281,13 +281,8 @@ def _grid(grid: Grid) -> str:
     rows = "\n".join(_row(row, right, scale, labels) for row in grid.rows)
     label = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
-    kind = _class(
-        "grid",
-        "filtered" if grid.filtered else "",
-        "spans" if spans else "",
-        "wide" if wide else "",
-        "many" if len(grid.heads) >= MANY else "",
-    )
+    kinds = {"filtered": grid.filtered, "spans": bool(spans), "wide": wide, "many": len(grid.heads) >= MANY}
+    kind = _class("grid", *(name for name, applies in kinds.items() if applies))
     return (
         f'<div class="scroll" role="region"{label} tabindex="0"><table{kind}>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
@@ -315,7 +310,7 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str
     elif cell.span is not None:
         inner, tip = _span(cell.span, scale), ""
     else:
-        inner, tip = html(cell.text, LONG), _tip(cell.tip)
+        inner, tip = _figure(cell.text) if right and label else html(cell.text, LONG), _tip(cell.tip)
     if cell.link or cell.page:
         target = f"#{attribute(cell.link)}" if cell.link else attribute(cell.page)
         inner = f'<a href="{target}">{inner}</a>'
@@ -324,6 +319,14 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str
     if first:
         return f'<th scope="row"{class_attribute}>{inner}</th>'
     return f"<td{class_attribute}{sort}{tip}{named}>{inner}</td>"
+
+
+def _figure(text: str) -> str:
+    """Return a figure as HTML; it may be broken before its interval, and nowhere else."""
+    value, bracket, interval = text.partition(" (")
+    if not bracket:
+        return html(text, LONG)
+    return f'<span class="nb">{html(value, LONG)}</span> <span class="nb">({html(interval, LONG)}</span>'
 
 
 Reach = tuple[float, float]

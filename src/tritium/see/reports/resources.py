@@ -17,7 +17,7 @@ from tritium.perf.tables.table import NONE
 from tritium.perf.work.canary import is_canary
 from tritium.see.charts import charts
 from tritium.see.charts.roofline import roofs_of
-from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
+from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture, figure_cell
 from tritium.see.reports.cases import ROWS, reason
 from tritium.see.reports.inputs import Inputs, anchor, share
 from tritium.see.reports.sections import Section, absent
@@ -149,7 +149,13 @@ def suite(inputs: Inputs) -> Section | None:
     tables_of_suite = [t for t in inputs.findings.tables if t.heads not in elsewhere]
     blocks: list[Block] = []
     for table in tables_of_suite:
-        cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
+        cells = tuple(
+            tuple(
+                figure_cell(text) if head in table.right else Cell(text)
+                for text, head in zip(row, table.heads, strict=True)
+            )
+            for row in table.rows
+        )
         blocks.append(Grid(table.heads, cells, table.right, table.title or "By case and contender", filtered=True))
         if table.below:
             blocks.append(Lines(tuple(Line(text, "quiet") for text in table.below)))
@@ -212,8 +218,12 @@ def _trend_pictures(ranked: Iterable[tuple[tuple[str, str], Trend]]) -> tuple[Pi
 def _point_labels(t: Trend) -> list[str]:
     """Return a label for each run by which it differs from the others: its commit, its date, or its time of day too."""
     commits = [p.commit[:7] for p in t.points]
-    if all(commits) and len(set(commits)) == len(commits):
-        return commits
+    return commits if all(commits) and len(set(commits)) == len(commits) else date_labels(t)
+
+
+def date_labels(t: Trend) -> list[str]:
+    """Return the date of each run, with as much of the time of day as it takes for them to differ."""
+    labels: list[str] = []
     for ends in (slice(0, 10), slice(5, 16), slice(5, 19)):  # 2026-11-17, 11-17 09:16, 11-17 09:16:05
         labels = [p.created[ends].replace("T", " ") for p in t.points]
         if len(set(labels)) == len(labels):

@@ -95,9 +95,9 @@ def _longest(t: Timeline) -> tuple[Timeline, int]:
     number = np.full(len(t), -1, np.int64)
     number[rows] = np.arange(len(rows))
     after = tuple((int(number[a]), int(number[b])) for a, b in t.after if number[a] >= 0 and number[b] >= 0)
-    columns = (c[rows] for c in (t.what, t.start_ns, t.elapsed_ns, t.lane))
-    names = ("what", "start_ns", "elapsed_ns", "lane")
-    return replace(t, after=after, **dict(zip(names, columns, strict=True))), len(t) - len(rows)
+    what, start_ns, elapsed_ns, lane = (c[rows] for c in (t.what, t.start_ns, t.elapsed_ns, t.lane))
+    selected = replace(t, what=what, start_ns=start_ns, elapsed_ns=elapsed_ns, lane=lane, after=after)
+    return selected, len(t) - len(rows)
 
 
 def _levels(t: Timeline, track: Column) -> Column:

@@ -179,7 +179,7 @@ class Wait(NamedTuple):
     lane: int
     kind: Kind
     reason: str
-    count: int
+    gaps: int
     total_ns: int
     longest: Gap
 
@@ -203,7 +203,7 @@ def gap_lines(t: Timeline, waits: Sequence[Wait], most: int = SHOWN) -> list[str
     """Return the longest waits for a terminal, one line each."""
     lines = [
         f"{seconds_text(w.total_ns * 1e-9):>9}  {escape.terminal(t.lanes[w.lane])}: {escape.terminal(w.reason, None)}"
-        + (f" ({w.count} gaps, the longest {seconds_text(w.longest.elapsed_ns * 1e-9)})" if w.count > 1 else "")
+        + (f" ({w.gaps} gaps, the longest {seconds_text(w.longest.elapsed_ns * 1e-9)})" if w.gaps > 1 else "")
         for w in waits[:most]
     ]
     if len(waits) > most:

@@ -42,7 +42,7 @@ PASSING = ("window_too_short", "counter_reset", "counter_stuck")  # reasons that
 
 
 class Launcher(NamedTuple):
-    """What started the program and is no part of it: a function, and the files whose frames lie directly below it."""
+    """A function that started the program and is no part of it, and the files whose frames lie directly below it."""
 
     code: CodeType
     files: frozenset[str]
@@ -71,20 +71,19 @@ class Stacks:
             self.every_ns *= 2
 
     def _stack(self, frame: FrameType | None) -> int:
-        inner: list[int] = []
-        begins = 0  # frames that are not the launcher's
-        while frame is not None:
+        places: list[tuple[CodeType, int]] = []  # innermost first
+        begins = 0  # the number of frames that are not the launcher's
+        while frame is not None and len(places) < MOST_DEPTH - 1:
             if self.launcher is not None and frame.f_code is self.launcher.code:
-                del inner[begins:]
+                del places[begins:]
+                frame = None
                 break
-            if len(inner) == MOST_DEPTH - 1:
-                inner.append(self._frame(OUTER))
-                break
-            inner.append(self._place(frame.f_code, frame.f_lineno or 0))
+            places.append((frame.f_code, frame.f_lineno or 0))
             if self.launcher is not None and frame.f_code.co_filename not in self.launcher.files:
-                begins = len(inner)
+                begins = len(places)
             frame = frame.f_back
-        stack = tuple(reversed(inner))
+        outer = () if frame is None else (self._frame(OUTER),)
+        stack = (*outer, *(self._place(code, line) for code, line in reversed(places)))
         if stack not in self._stacks and len(self._stacks) >= self.most_stacks:
             stack = (self._frame(OTHER),)
         return self._stacks.setdefault(stack, len(self._stacks))
