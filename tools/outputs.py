@@ -44,7 +44,7 @@ def printed(page: Path, blocks: list[Block]) -> dict[int, str]:
             if block.language != "python" or not block.in_place or block.not_run or not all(map(is_here, block.needs)):
                 continue
             with redirect_stdout(io.StringIO()) as out:
-                exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), vars(module))
+                exec(compile("\n" * (block.line - 1) + block.code, page.name, "exec"), vars(module))
             found[block.line] = out.getvalue()
         os.chdir(ROOT)
     return found
@@ -72,7 +72,9 @@ def rewritten(text: str, found: dict[int, str]) -> str:
             old = shown[block.line]
             if not old.prints and not difference(old, found[block.line]):
                 continue  # it may leave out words that differ elsewhere
-            lines[old.line - 1 : old.line - 1 + len(old.code.splitlines())] = new
+            start = old.line - 1
+            length = 0 if lines[start].startswith("```") else len(old.code.splitlines())
+            lines[start : start + length] = new
         elif found[block.line].strip():
             end = block.line - 1 + len(block.code.splitlines()) + 1  # after its closing fence
             lines[end:end] = ["", "<!-- prints, measured -->", "```text", *new, "```"]

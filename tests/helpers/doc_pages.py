@@ -151,6 +151,8 @@ def outputs(blocks: list[Block]) -> dict[int, Block]:
 
 def difference(shown: Block, printed: str) -> str:
     """Return why a text is not what a block is said to print; "" if it is."""
+    if shown.prints == HERE:
+        return "" if printed.strip() else "it prints nothing"
     wanted, given = ([_plain(line) for line in text.splitlines() if line.strip()] for text in (shown.code, printed))
     patterns = [_pattern(line, measured=shown.prints == MEASURED) for line in wanted]
     if shown.prints == MEASURED:
