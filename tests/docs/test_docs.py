@@ -4,29 +4,36 @@ The blocks of one page share a namespace and run in order, in an empty folder. A
 `<!-- needs mlx -->` runs where that library can be imported (of cuda: where there is a GPU), and is skipped with the reason
 elsewhere; after `<!-- page needs torch -->` that holds for every block of the page. One after `<!-- not run: reason -->` is
 always skipped, with that reason; `doc_pages` has all such comments. What is to be run over an edited copy of the package is run by
-`test_extending`. The name of a page's test tells the libraries it needs, so that `-k mlx` finds it.
+`test_extending`. A block of text after `<!-- prints -->` is what the block before it prints, `<!-- prints, measured -->` what it printed
+where the page was measured: only the numbers, units and the order of lines may differ; `<!-- prints, here -->` if words may, too.
+The name of a page's test tells the libraries it needs, so that `-k mlx` finds it.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import platform
 import re
 import sys
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
 
-from doc_pages import LIBRARIES, ROOT, Block, parse
+from doc_pages import HERE, LIBRARIES, MEASURED, ROOT, Block, difference, outputs, parse
 from tritium.backends import Backend, Found, devices
 from tritium.backends.values.device import ValueBackend
+from tritium.buffer import native
 
 RUN_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = sorted({*ROOT.glob("*.md"), *RUN_PAGES})
 
+MEASURED_HERE = native is not None and platform.machine() == "x86_64"  # where the words of measured output are the same
 DEVICES = ("cuda",)  # whose library may be here without the device
 OWN_WORK = {
     *("new", "listed", "retuned", "choose"),  # of every backend: built on the others
@@ -91,6 +98,8 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     monkeypatch.chdir(tmp_path)
+    shown = outputs(parse(page.read_text(encoding="utf-8"))[0])
+    wrong: list[str] = []
     gc.collect()
     gc.disable()  # what earlier tests left in cycles must not be freed under a page that counts memory
     try:
@@ -98,9 +107,15 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
             if why_not(block) is None:
                 # Empty lines in front make a traceback point at the line of the page.
                 code = compile("\n" * (block.line - 1) + block.code, page, "exec")
-                exec(code, vars(module))
+                with redirect_stdout(StringIO()) as printed:
+                    exec(code, vars(module))
+                sys.stdout.write(printed.getvalue())
+                if (text := shown.get(block.line)) is not None and (text.prints != MEASURED or MEASURED_HERE):
+                    why = difference(text, printed.getvalue())
+                    wrong += [f"{name(page)}:{text.line}: {why}"] if why else []
     finally:
         gc.enable()
+    assert not wrong, "\n\n".join(wrong)
 
 
 if NOT_RUN_HERE:  # an empty list of parameters would be reported as a skip of its own
@@ -154,6 +169,51 @@ def test_parse_finds_what_a_block_and_a_page_need() -> None:
 def test_a_mark_that_marks_nothing_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"block|may need"):
         parse(text)
+
+
+def shown_block(text: str, measured: bool | None) -> Block:
+    return Block("text", 1, text, prints=HERE if measured is None else MEASURED if measured else "")
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "measured", "same"),
+    [
+        ("a 1\nb\n", "a 1\nb\n", False, True),
+        ("a 1\n", "a 2\n", False, False),
+        ("a …\n", "a 2 3\n", False, True),
+        ("a\n…\nd\n", "a\nb\nc\nd\n", False, True),
+        ("a\n…\nd\n", "a\nd\n", False, True),
+        ("a\n…\nd\n", "a\nb\n", False, False),
+        ("add: 12.5 µs, 3.1e-5 J\n", "add:   7 ms, 2 J\n", True, True),
+        ("add: 12.5 µs\n", "sub: 12.5 µs\n", True, False),
+        ("b 1\na 2\n", "a 9\nb 8\n", True, True),
+        ("a 1\n", "a 1\nb 2\n", True, False),
+        ("a 1\n…\n", "a 1\nb 2\n", True, True),
+        ("kernel avx512vnni\n", "kernel avx2\n", True, True),
+        ("kernel avx512vnni\n", "kernel fast\n", True, False),
+        ("x    1\n-----\n", "x 1000000\n-------------\n", True, True),
+        ("no device\n", "three devices\n", None, True),
+        ("no device\n", "\n", None, False),
+    ],
+)
+def test_what_is_printed_is_compared_with_what_is_shown(
+    shown: str, printed: str, measured: bool | None, same: bool
+) -> None:
+    assert (difference(shown_block(shown, measured), printed) == "") == same
+
+
+@pytest.mark.parametrize(
+    "text", ["<!-- prints -->\n```text\n1\n```\n", "```sh\n1\n```\n<!-- prints -->\n```text\n1\n```\n"]
+)
+def test_output_without_a_python_block_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="no python block"):
+        outputs(parse(text)[0])
+
+
+@pytest.mark.parametrize("mark", ["prints twice", "prints"])
+def test_output_in_no_block_of_text_is_an_error(mark: str) -> None:
+    with pytest.raises(ValueError, match=r"prints, measured|block of text"):
+        parse(f"```python\n1\n```\n<!-- {mark} -->\n```sh\n1\n```\n")
 
 
 def test_a_block_whose_library_is_absent_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -584,3 +584,16 @@ def test_an_unknown_kind_of_event_is_refused(kind: Any) -> None:
     with pytest.raises(ArgumentError, match="give the name of an op"):
         m.get_events(op=3)  # type: ignore[arg-type]
     assert len(m.get_events(kind="alloc") + m.get_events(kind="reuse")) == 1
+
+
+def test_garbage_of_before_is_not_freed_inside() -> None:
+    gc.disable()
+    try:
+        cycle: list[Any] = [tt.zeros((64, 64))]
+        cycle.append(cycle)
+        del cycle
+        with tt.track_memory() as m:
+            kept = tt.zeros((8, 8))
+        assert m.net["cpu"] == kept.nbytes
+    finally:
+        gc.enable()

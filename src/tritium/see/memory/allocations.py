@@ -63,9 +63,10 @@ class MemoryTracker:
     # ---- start and stop
 
     def start(self) -> None:
-        """Start tracking; discards an earlier record."""
+        """Start tracking; discards an earlier record. Garbage is collected first, so that none of before is freed inside."""
         if self.enabled:
             return
+        gc.collect()
         self._accounts, self._retained, self._ended_ns, self._surrounding = Accounts(self.capacity), set(), 0, None
         self._began_utc = utc_now()
         if self._traced is not None:
