@@ -100,8 +100,12 @@ def fit() -> Fit:
                 points.append((n * k, row.figures["tritium"].median))
     weights, times = np.array(points, float).T
     each, start = np.polyfit(weights, times, 1, w=1 / times)
-    step = next(r for r in speed.load(RESULTS / "cuda-model.json").rows if r.labels == ("128", "1")).figures["step"].median
-    chain = next(r for r in speed.load(RESULTS / "cuda-chain.json").rows if r.labels == ("tritium",)).figures["time"].median
+    step = (
+        next(r for r in speed.load(RESULTS / "cuda-model.json").rows if r.labels == ("128", "1")).figures["step"].median
+    )
+    chain = (
+        next(r for r in speed.load(RESULTS / "cuda-chain.json").rows if r.labels == ("tritium",)).figures["time"].median
+    )
     small = SHAPES["2B"]
     head = small.vocab * small.hidden * HEAD_BYTES / (PACKED / each)
     return Fit(float(start), float(each), (step - chain - head) / small.layers)
@@ -112,7 +116,11 @@ def step_us(shape: Shape, ranks: int, known: Fit) -> float:
     products = sum(known.start + known.each * n * k / ranks for n, k in shape.matrices)
     kv = 2 * min(shape.kv_heads, max(shape.kv_heads / ranks, 1)) * shape.head_dim * CONTEXT * 2 / known.bytes_a_us
     link = LINKS[ranks]
-    gathers = sum(link.latency_us + 4 * n * (ranks - 1) / ranks / link.bytes_a_us for n in shape.gathered) if ranks > 1 else 0.0
+    gathers = (
+        sum(link.latency_us + 4 * n * (ranks - 1) / ranks / link.bytes_a_us for n in shape.gathered)
+        if ranks > 1
+        else 0.0
+    )
     head = shape.vocab * shape.hidden * HEAD_BYTES / ranks / known.bytes_a_us + (link.latency_us if ranks > 1 else 0.0)
     return shape.layers * (products + known.layer + kv + gathers) + head
 
@@ -120,7 +128,10 @@ def step_us(shape: Shape, ranks: int, known: Fit) -> float:
 def table() -> str:
     """Return the table of docs/scale.md."""
     known = fit()
-    lines = ["| shape | GPUs | as | weights on a GPU | µs a token | tokens/s of one sequence | of all replicas |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| shape | GPUs | as | weights on a GPU | µs a token | tokens/s of one sequence | of all replicas |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, shape in SHAPES.items():
         for gpus, ranks in ((1, 1), (8, 8), (64, 64), (64, 8), (64, 1)):
             if ranks > shape.heads:
@@ -129,13 +140,17 @@ def table() -> str:
             step = step_us(shape, ranks, known)
             gib = (shape.weights * PACKED + shape.vocab * shape.hidden * HEAD_BYTES) / ranks / 2**30
             how = f"{replicas} × {ranks}" if replicas > 1 else f"{ranks} rank{'s' * (ranks > 1)}"
-            lines.append(f"| {name} | {gpus} | {how} | {gib:.2f} GiB | {step:,.0f} | {1e6 / step:,.0f} | {replicas * 1e6 / step:,.0f} |")
+            lines.append(
+                f"| {name} | {gpus} | {how} | {gib:.2f} GiB | {step:,.0f} | {1e6 / step:,.0f} | {replicas * 1e6 / step:,.0f} |"
+            )
     return "\n".join(lines)
 
 
 def main() -> int:
     known = fit()
-    print(f"a product of one token: {known.start:.2f} µs + {1e6 * known.each:.4f} µs for a million weights ({known.bytes_a_us / 1e6:.2f} TB/s)")
+    print(
+        f"a product of one token: {known.start:.2f} µs + {1e6 * known.each:.4f} µs for a million weights ({known.bytes_a_us / 1e6:.2f} TB/s)"
+    )
     print(f"the rest of a layer: {known.layer:.2f} µs")
     print(table())
     return 0

@@ -214,7 +214,9 @@ def speed(folder: Path) -> None:
     (dense / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
     print("tokens per second, 8 sequences of 64 tokens:")
     for name, path, load in (("vLLM with the plugin", model, "auto"), ("vLLM, bf16", dense, "dummy")):
-        answer = ask(["--time", str(path), "--case", load], folder, OMP_NUM_THREADS="2", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+        answer = ask(
+            ["--time", str(path), "--case", load], folder, OMP_NUM_THREADS="2", VLLM_ENABLE_V1_MULTIPROCESSING="0"
+        )
         print(f"  {name:22} {answer.get('error') or round(answer['tokens_per_s'], 1)}", flush=True)
     import tritium as tt
 
