@@ -48,7 +48,7 @@ families
 compiler contract nn io
 parallel
 counts batching models
-serve torch perf
+serve torch perf vllm
 see
 cli
 __main__

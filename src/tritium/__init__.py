@@ -322,7 +322,7 @@ _NAMES = {
     "perf.tune.racing": "tune get_optimal_config",
 }
 _MODULES = ("fft", "io", "linalg", "memory", "nn", "perf", "quant", "see")  # that are names of the package themselves
-_PACKAGES = ("errors", "serve", "testing", "torch")  # public too, shown where they are imported
+_PACKAGES = ("errors", "parallel", "serve", "testing", "torch")  # public too, shown where they are imported
 _LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import families
 import tritium as tt
 from families import CONFIGS
 from ranks import run_ranks
+from tritium.buffer import native
 from tritium.models.load import Model
 from tritium.parallel import Group, calls
 
@@ -22,11 +23,19 @@ def logits(model: Model) -> list[np.ndarray]:
     return [session.extend(0, IDS), session.extend(1, IDS[:7]), session.step([0, 1], [3, 5]), session.score(0, IDS[:3])]
 
 
+def assert_logits(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """The same bits; in the pure build, where NumPy multiplies floats, the last ones depend on the number of rows."""
+    if native is None:
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+    else:
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def assert_same(path: Path, ranks: int) -> None:
     alone = logits(tt.load(path, kv="f32"))
     for rank in run_ranks(ranks, lambda group: logits(tt.load(path, kv="f32", parallel=group))):
         for ours, theirs in zip(rank, alone, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+            assert_logits(ours, theirs)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -108,8 +117,8 @@ def test_rank_0_leads_and_others_follow(tmp_path: Path, monkeypatch: pytest.Monk
 
     ours, *others = run_ranks(3, body)
     assert others == [True, True]
-    np.testing.assert_array_equal(ours[0], wanted[0])
-    np.testing.assert_array_equal(ours[1], wanted[1])
+    assert_logits(ours[0], wanted[0])
+    assert_logits(ours[1], wanted[1])
 
 
 def test_what_ranks_cannot_do_is_refused(tmp_path: Path) -> None:

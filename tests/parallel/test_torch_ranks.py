@@ -88,6 +88,22 @@ def test_a_server_whose_rank_is_gone_ends(tmp_path: Path) -> None:
         assert "rank 1 of 2 is gone or stopped" in ranks[0].stderr.read()
 
 
+@pytest.mark.skipif(not LONG, reason="TRITIUM_LONG=1 runs it")
+def test_a_row_of_a_mesh_is_a_group_of_its_own(tmp_path: Path) -> None:
+    """Two replicas of two ranks, each with a prompt of its own."""
+    script = tmp_path / "mesh.py"
+    script.write_text("""
+import torch.distributed as dist, tritium as tt
+dist.init_process_group("gloo")
+mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "rank"))
+prompt = ("In the", "And God")[dist.get_rank() // 2]
+model = tt.load(parallel=mesh["rank"])
+assert model.generate(prompt, max_tokens=12).tokens == tt.load().generate(prompt, max_tokens=12).tokens
+""")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(script)]
+    subprocess.run(command, check=True, timeout=LIMIT_S)
+
+
 def test_a_mesh_of_one_process_is_a_group_and_other_things_are_not(tmp_path: Path) -> None:
     code = """
 import torch.distributed as dist, tritium as tt

@@ -48,7 +48,9 @@ class Group:
                 "init_process_group('gloo'), or a DeviceMesh of 'cpu', is needed."
             )
         members = dist.get_process_group_ranks(process_group)
-        self._group = dist.new_group(members, timeout=timedelta(seconds=limit_s), backend="gloo")
+        # With a limit of its own; of a part of a larger mesh, only its members take part in making it.
+        limit = timedelta(seconds=limit_s)
+        self._group = dist.new_group(members, timeout=limit, backend="gloo", use_local_synchronization=True)
         self._first = members[0]
         self.lock = RLock()  # one exchange at a time
         self._failure, self._exchanging, self._terminated = "", 0, False

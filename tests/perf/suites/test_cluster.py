@@ -228,3 +228,17 @@ def test_a_killed_worker_of_dask_loses_nothing(monkeypatch: pytest.MonkeyPatch, 
     assert len(results.cases) - 2 == len(suites.grid(options).cases)  # and two canaries
     assert all(run.status == "ok" for run in results)
     assert any("was lost; measured again" in note for note in results.notes)
+
+
+def test_commands_refuse_what_a_cluster_cannot_do(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from tritium.cli.bench import compare
+    from tritium.cli.tune import tune
+
+    own = tmp_path / "own.py"
+    own.write_text("")
+    refused = CliRunner().invoke(compare, ["--on", "local:1", "--load", str(own)])
+    assert (refused.exit_code, "--on measures what every machine has" in refused.output) == (2, True)
+    refused = CliRunner().invoke(tune, ["--on", "local:1", "--list"])
+    assert (refused.exit_code, "--list is for this machine; leave --on out" in refused.output) == (2, True)

@@ -41,7 +41,7 @@ MOST_LOST = 3  # workers that one chunk may lose before it is given up
 
 
 class Task(Protocol):
-    """What a worker was asked to do."""
+    """A function that a worker runs."""
 
     def done(self) -> bool: ...
     def result(self) -> Any: ...
