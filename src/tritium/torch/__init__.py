@@ -58,6 +58,7 @@ def replace_linears(
     filter: Callable[[str, nn.Module], bool] | None = None,
     axis: int | None = None,
     group: int = 0,
+    scales: str = "absmean",
     activations: str = "token",
 ) -> nn.Module:
     """Put a BitLinear in the place of every linear layer, in the model itself; weights and biases stay the same tensors.
@@ -65,10 +66,10 @@ def replace_linears(
     Left alone: layers with a name of `skip` in their path, those whose weight is an embedding's, those `filter(name, layer)`
     says no to, and subclasses of nn.Linear whose owner may read the weight itself. transformers' own AutoBitLinear and BitLinear
     are replaced too; where they hold ternary weights alone, masters are made that give the same weights and scale. What was
-    done is logged (logger "tritium", level info); `bit_linears(model)` lists it. `axis`, `group` and `activations` are those of
-    `BitLinear`.
+    done is logged (logger "tritium", level info); `bit_linears(model)` lists it. `axis`, `group`, `scales` and `activations`
+    are those of `BitLinear`.
     """
-    scales = {"axis": axis, "group": group, "activations": activations}
+    form = {"axis": axis, "group": group, "scales": scales, "activations": activations}
     skipped = tuple(skip)
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     made: dict[int, BitLinear] = {}  # a layer that has two names stays one layer
@@ -83,7 +84,7 @@ def replace_linears(
             continue
         if not name:
             raise ArgumentError("replace_linears: the model is itself a linear layer; put it into an nn.Sequential.")
-        new = made.get(id(old)) or made.setdefault(id(old), make(old, scales).train(old.training))
+        new = made.get(id(old)) or made.setdefault(id(old), make(old, form).train(old.training))
         owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, parts[-1], new)
         if isinstance(owner, nn.TransformerEncoderLayer):
@@ -97,11 +98,11 @@ def replace_linears(
     return model
 
 
-def _empty(old: Any, shape: torch.Size, scales: dict[str, Any]) -> BitLinear:
+def _empty(old: Any, shape: torch.Size, form: dict[str, Any]) -> BitLinear:
     """Return a layer without numbers, for those of another."""
     n, k = shape
     norm = getattr(old, "rms_norm", None)
-    new = BitLinear(k, n, bias=False, norm="rms" if norm is not None else None, device="meta", **scales)
+    new = BitLinear(k, n, bias=False, norm="rms" if norm is not None else None, device="meta", **form)
     if norm is not None:
         eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None)) or 1e-6
         new.rms_norm = nn.RMSNorm(k, eps=eps, device="meta")
@@ -109,35 +110,37 @@ def _empty(old: Any, shape: torch.Size, scales: dict[str, Any]) -> BitLinear:
     return new
 
 
-def _from_linear(old: Any, scales: dict[str, Any]) -> BitLinear:
-    new = _empty(old, old.weight.shape, scales)
+def _from_linear(old: Any, form: dict[str, Any]) -> BitLinear:
+    new = _empty(old, old.weight.shape, form)
     new.weight, new.bias = old.weight, old.bias
+    new.reset_scale()
     return new
 
 
-def _from_auto(old: Any, scales: dict[str, Any]) -> BitLinear:
+def _from_auto(old: Any, form: dict[str, Any]) -> BitLinear:
     """Replace transformers' AutoBitLinear: masters, or with a scale the ternary weights themselves."""
     scale = getattr(old, "weight_scale", None)
-    return _from_linear(old, scales) if scale is None else _from_ternary(old, old.weight, scale, scales)
+    return _from_linear(old, form) if scale is None else _from_ternary(old, old.weight, scale, form)
 
 
-def _from_packed(old: Any, scales: dict[str, Any]) -> BitLinear:
+def _from_packed(old: Any, form: dict[str, Any]) -> BitLinear:
     """Replace transformers' BitLinear: four rows in a byte, and a scale that divides."""
     codes = torch.cat([(old.weight >> 2 * i) & 3 for i in range(4)])
-    return _from_ternary(old, codes.to(old.weight_scale.dtype) - 1, 1 / old.weight_scale.float(), scales)
+    return _from_ternary(old, codes.to(old.weight_scale.dtype) - 1, 1 / old.weight_scale.float(), form)
 
 
-def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, scales: dict[str, Any]) -> BitLinear:
+def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, form: dict[str, Any]) -> BitLinear:
     """Return a layer whose masters have the scale as their mean: the fewer weights are not zero, the larger these must be."""
-    if scales["group"] or scales["axis"] is not None:
+    if form["group"] or form["axis"] is not None:
         raise ArgumentError(
             "replace_linears: a layer of transformers holds ternary weights with one scale; rows or groups of them have other means. "
             "Leave axis and group out, or start from the masters."
         )
     wide = t.detach().float()
-    new = _empty(old, t.shape, scales)
+    new = _empty(old, t.shape, form)
     new.weight = nn.Parameter((wide * (scale.float() / wide.abs().mean().clamp_min(1e-5))).to(t.dtype))
     new.bias = None if old.bias is None else nn.Parameter(old.bias.detach())
+    new.reset_scale()
     return new
 
 

@@ -19,6 +19,7 @@ from tritium import buffer, interop, nn as native
 from tritium.errors import ArgumentError, QuantError
 
 ACTIVATIONS = ("token", "group", "float")
+SCALES = ("absmean", "learned")
 TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
 HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
@@ -52,14 +53,19 @@ def _rounded(x: torch.Tensor, lambda_: float, most: float | None = None) -> torc
 
 
 @torch.no_grad()
-def ternarise(weight: torch.Tensor, *, axis: int | None = None, group: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def ternarise(
+    weight: torch.Tensor, *, axis: int | None = None, group: int = 0, scale: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (t, g): the weights as -1, 0 and 1 in int8, and the f32 scales that multiply them.
 
-    One scale for the tensor, one for each row (axis=0), or one for each `group` of columns, [rows, columns / group]."""
+    One scale for the tensor, one for each row (axis=0), or one for each `group` of columns, [rows, columns / group]: the mean
+    magnitude of the weights, or `scale` where it was learned."""
     if not torch.isfinite(weight).all():
         raise QuantError("ternarise: the weights hold NaN or infinity; the training diverged.")
     check_scales(axis, group, weight.shape[-1])
-    g = absmean(weight, axis, group)
+    g = absmean(weight, axis, group) if scale is None else scale.detach()
+    if not torch.isfinite(g).all():
+        raise QuantError("ternarise: the scales hold NaN or infinity; the training diverged.")
     return (weight.float() * (1 / spread(g, group))).round_().clamp_(-1, 1).to(torch.int8), g
 
 
@@ -78,6 +84,15 @@ def check_scales(axis: int | None, group: int, columns: int) -> None:
         raise ArgumentError(
             f"axis={axis} and group={group} were given: scales are those of rows or of groups; give one."
         )
+
+
+def learned(scale: torch.Tensor, group: int) -> torch.Tensor:
+    """Return a learned scale as the layer multiplies with it, in f32 and above zero; of groups rounded to f16, as files keep it.
+
+    The gradient passes both; its value is added to a zero, since x + (y - x) need not be y."""
+    still = scale.detach().float()
+    g = still.clamp_min(TINY)
+    return (g.half().float() if group else g) + (scale.float() - still)
 
 
 class _Packed(NamedTuple):
@@ -102,24 +117,29 @@ class BitLinear(nn.Linear):
     """A linear layer with ternary weights; its parameters are the latent weights.
 
     Weights have one scale, one for each row (`axis=0`) or one for each `group` of columns (as Bonsai and BitCPM have them).
-    `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS norm
-    before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
+    `scales` are the mean magnitude of the weights ("absmean") or a parameter ("learned", from that mean; `reset_scale` sets it
+    anew). `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS
+    norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
     """
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
-        axis: int | None = None, group: int = 0, activations: str = "token", lambda_: float = 1.0, device: Any = None,
-        dtype: Any = None,
+        axis: int | None = None, group: int = 0, scales: str = "absmean", activations: str = "token", lambda_: float = 1.0,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         if norm not in (None, "rms"):
             raise ArgumentError(f"BitLinear: norm is None or 'rms', given {norm!r}.")
         check_scales(axis, group, in_features)
+        if scales not in SCALES:
+            raise ArgumentError(f"BitLinear: scales are {' or '.join(map(repr, SCALES))}, given {scales!r}.")
         if activations not in ACTIVATIONS or (activations == "group" and not group):
             raise ArgumentError(
                 f"BitLinear: activations are 'token', 'group' (with group=…) or 'float', given {activations!r} and group={group}."
             )
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.axis, self.group, self.activations = axis, group, activations
+        start = nn.Parameter(absmean(self.weight, axis, group)) if scales == "learned" else None
+        self.register_parameter("scale", start)
         self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
         self.lambda_ = lambda_
         self._packed: _Packed | None = None
@@ -135,7 +155,7 @@ class BitLinear(nn.Linear):
 
     def _through_kernels(self, x: torch.Tensor) -> bool:
         grads = torch.is_grad_enabled() and (
-            x.requires_grad or self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+            x.requires_grad or any(p.requires_grad for p in (self.weight, self.bias, self.scale) if p is not None)
         )
         return (
             not (grads or self.training)
@@ -153,13 +173,27 @@ class BitLinear(nn.Linear):
         kind = asked if asked in (torch.bfloat16, torch.float64) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
             q, a = self._round_activations(x.float())
-            g = absmean(self.weight, self.axis, self.group)
-            t = _rounded(self.weight.float() * (1 / spread(g, self.group)), self.lambda_, most=1)
+            g = self._scales()
+            t = _rounded(self.weight.float() * (1 / spread(g.detach(), self.group)), self.lambda_, most=1)
             if self.group:  # its scales are inside the sum
                 y = functional.linear((q * a).flatten(-2).to(kind), (t * spread(g, self.group)).to(kind))
             else:
                 y = functional.linear(q.to(kind), t.to(kind)) * (a * g)
             return (y if self.bias is None else y + self.bias.float()).to(asked)
+
+    def _scales(self) -> torch.Tensor:
+        """Return what multiplies the ternary weights: the mean magnitude of the latent ones, or what was learned."""
+        return absmean(self.weight, self.axis, self.group) if self.scale is None else learned(self.scale, self.group)
+
+    def ternary(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (t, g), the int8 weights and f32 scales that the layer computes with and `export` writes."""
+        return ternarise(self.weight, axis=self.axis, group=self.group, scale=self._scales())
+
+    @torch.no_grad()
+    def reset_scale(self) -> None:
+        """Set a learned scale to the mean magnitude of the weights: after these were initialised or loaded."""
+        if self.scale is not None:
+            self.scale = nn.Parameter(absmean(self.weight, self.axis, self.group), self.scale.requires_grad)
 
     def _round_activations(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
         """Return activations and what multiplies them: integers by token or group, or the floats; with groups [..., groups, group]."""
@@ -177,12 +211,12 @@ class BitLinear(nn.Linear):
 
     def packed(self) -> native.BitLinear:
         """The layer the kernels run, packed again when the parameters have changed."""
-        parameters = [p for p in (self.weight, self.bias) if p is not None]
+        parameters = [p for p in (self.weight, self.bias, self.scale) if p is not None]
         counted = not any(p.is_inference() for p in parameters)  # writes to tensors of inference mode leave no trace
         made_of = tuple((p.data_ptr(), p._version if counted else 0) for p in parameters)
         kept = self._packed
         if kept is None or not counted or kept.made_of != made_of:
-            t, g = ternarise(self.weight, axis=self.axis, group=self.group)
+            t, g = self.ternary()
             bias = None if self.bias is None else self.bias.detach().float().cpu().numpy()
             scale = (g.half() if self.group else g).cpu().numpy()
             layer = native.BitLinear.from_ternary(
@@ -205,6 +239,7 @@ class BitLinear(nn.Linear):
 
     def extra_repr(self) -> str:
         scales = f", group={self.group}" if self.group else "" if self.axis is None else f", axis={self.axis}"
+        scales += "" if self.scale is None else ", scales='learned'"
         kind = "" if self.activations == "token" else f", activations={self.activations!r}"
         return super().extra_repr() + scales + kind + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
 
