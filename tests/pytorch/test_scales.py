@@ -106,7 +106,9 @@ def test_gradients_are_the_finite_differences_of_the_smooth_part(options: dict[s
     torch.testing.assert_close(layer.scale.grad, differences(lambda v: loss(g=v), fixed["g"]), **close)
     torch.testing.assert_close(layer.bias.grad, differences(lambda v: loss(bias=v), fixed["bias"]), **close)
     spread_out = spread(fixed["g"], layer.group)
-    effective = differences(lambda v: loss(t=v), fixed["t"]) / spread_out  # by the weight t g, whose gradient the latent one takes
+    effective = (
+        differences(lambda v: loss(t=v), fixed["t"]) / spread_out
+    )  # by the weight t g, whose gradient the latent one takes
     torch.testing.assert_close(layer.weight.grad, effective, **close)
 
 

@@ -29,7 +29,10 @@ from tritium.torch.layer import BitLinear, bit_linears, spread
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 HEAD = "lm_head.weight"
-SUB_NORMS = {"o_proj": "attn_sub_norm", "down_proj": "ffn_sub_norm"}  # layers before which a BitNet has a norm, and its name
+SUB_NORMS = {
+    "o_proj": "attn_sub_norm",
+    "down_proj": "ffn_sub_norm",
+}  # layers before which a BitNet has a norm, and its name
 
 
 def export(
