@@ -14,7 +14,7 @@ from tritium.errors import ArgumentError, FormatError, QuantError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from tritium.torch import BitLinear, bit_linears, export, replace_linears, ternarise  # noqa: E402
-from tritium.torch.layer import absmean, spread  # noqa: E402
+from tritium.torch.formulas import absmean, round_activations, spread  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -70,7 +70,7 @@ def test_kernels_compute_with_learned_scales_as_training_does(options: dict[str,
 def smooth(layer: BitLinear, x: Any) -> dict[str, Any]:
     """Return what the layer is a smooth function of, in f64: rounded tokens, codes, scales and bias."""
     t, g = layer.ternary()
-    tokens_, a = layer._round_activations(x.detach().float())
+    tokens_, a = round_activations(x.detach().float(), layer.group, layer.activations)
     near = tokens_ * a
     near = near.flatten(-2) if layer.group else near
     return {"x": near.double(), "t": t.double(), "g": g.double(), "bias": layer.bias.detach().double()}

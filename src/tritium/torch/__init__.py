@@ -1,6 +1,7 @@
 """BitNet layers for PyTorch: trained with straight-through estimators, run in PyTorch through tritium's kernels.
 
-Recipes say how a network is trained (`Recipe`, `prepare`), `fit` and `distil` train it, `add_adapters` trains LoRA over packed weights. Imports torch, so `import tritium` never imports it.
+Recipes say how a network is trained (`Recipe`, `prepare`), `fit` and `distil` train it, `add_adapters`
+trains LoRA over packed weights. Imports torch, so `import tritium` never imports it.
 
     model = tritium.torch.replace_linears(model)    # nn.Linear -> BitLinear, embeddings and heads stay
     ... train as ever ...
@@ -37,7 +38,8 @@ from typing import Any
 
 from tritium.errors import PackageError
 from tritium.torch.distillation import distil, logit_loss, relation_loss
-from tritium.torch.layer import BitLinear, bit_linears, ternarise
+from tritium.torch.formulas import pack, ternarise, unpack
+from tritium.torch.layer import BitLinear, bit_linears
 from tritium.torch.recipes import Distillation, Recipe, Schedule, apply_schedules, make_optimizer, prepare
 from tritium.torch.replace import replace_linears, set_lambda
 from tritium.torch.training import Training, Windows, fit, next_token_loss

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from tritium.errors import ArgumentError, nearest
-from tritium.torch.layer import ACTIVATIONS, SCALES, BitLinear, bit_linears, check_scales
+from tritium.torch.formulas import ACTIVATIONS, check_scales
+from tritium.torch.layer import SCALES, BitLinear, bit_linears
 from tritium.torch.replace import HEADS, replace_linears, set_lambda
 from tritium.torch.writer import SUB_NORMS
 

@@ -25,7 +25,8 @@ from tritium.io.stream import Piece
 from tritium.io.ternary import Array
 from tritium.machine.files import scratch
 from tritium.models.text.tokenizer import ALPHABET
-from tritium.torch.layer import BitLinear, bit_linears, spread
+from tritium.torch.formulas import spread
+from tritium.torch.layer import BitLinear, bit_linears
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 HEAD = "lm_head.weight"

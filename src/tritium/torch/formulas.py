@@ -1,0 +1,117 @@
+"""The formulas of BitNet in torch's operations: scales, rounded weights and activations, packed codes.
+
+Knows nothing of layers, kernels or gradients of its own: what is rounded here has the gradient of what it was.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from tritium.errors import ArgumentError, QuantError
+
+ACTIVATIONS = ("token", "group", "float")
+TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
+
+
+def absmean(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.Tensor:
+    """Return g, the mean magnitude of the weights, in f32: of the tensor, of each row (axis 0) or of each group of columns.
+
+    It is summed in f64, so that it does not depend on the device. Files keep scales of groups in f16: so are these rounded."""
+    size = w.detach().abs()
+    if group:
+        return size.unflatten(-1, (-1, group)).mean(-1, dtype=torch.float64).float().clamp_min(TINY).half().float()
+    mean = size.mean(dtype=torch.float64) if axis is None else size.mean(1, dtype=torch.float64)
+    return mean.float().clamp_min(TINY)
+
+
+def absmax(x: torch.Tensor) -> torch.Tensor:
+    """Return the largest magnitude along the last axis: of each token, or of each of its groups."""
+    return x.detach().abs().amax(-1, keepdim=True).clamp_min(TINY)
+
+
+def rounded(x: torch.Tensor, lambda_: float, most: float | None = None) -> torch.Tensor:
+    """x rounded to whole numbers (within ±most), or a part of the way there; its gradient is that of x.
+
+    x + (round(x) - x) is exact: both are multiples of the last place of x.
+    """
+    still = x.detach()  # not no_grad(), through which forward derivatives pass
+    near = still.round()
+    step = (near if most is None else near.clamp(-most, most)).sub_(still)
+    return x + (step if lambda_ == 1 else step.mul_(lambda_))
+
+
+@torch.no_grad()
+def ternarise(
+    weight: torch.Tensor, *, axis: int | None = None, group: int = 0, scale: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (t, g): the weights as -1, 0 and 1 in int8, and the f32 scales that multiply them.
+
+    One scale for the tensor, one for each row (axis=0), or one for each `group` of columns, [rows, columns / group]: the mean
+    magnitude of the weights, or `scale` where it was learned."""
+    if not torch.isfinite(weight).all():
+        raise QuantError("ternarise: the weights hold NaN or infinity; the training diverged.")
+    check_scales(axis, group, weight.shape[-1])
+    g = absmean(weight, axis, group) if scale is None else scale.detach()
+    if not torch.isfinite(g).all():
+        raise QuantError("ternarise: the scales hold NaN or infinity; the training diverged.")
+    return (weight.float() * (1 / spread(g, group))).round_().clamp_(-1, 1).to(torch.int8), g
+
+
+def spread(g: torch.Tensor, group: int) -> torch.Tensor:
+    """Return scales in a shape that broadcasts against the weights [rows, columns]."""
+    return g.repeat_interleave(group, -1) if group else g[:, None] if g.ndim else g
+
+
+def check_scales(axis: int | None, group: int, columns: int) -> None:
+    """Raise unless the scales are those of a tensor, of its rows, or of groups that divide its columns."""
+    if axis not in (None, 0) or isinstance(axis, bool):
+        raise ArgumentError(f"axis is None (a scale for the tensor) or 0 (one for each row), given {axis!r}.")
+    if isinstance(group, bool) or not isinstance(group, int) or group < 0 or (group and columns % group):
+        raise ArgumentError(f"group: columns that share a scale must divide the {columns} columns, given {group!r}.")
+    if group and axis is not None:
+        raise ArgumentError(
+            f"axis={axis} and group={group} were given: scales are those of rows or of groups; give one."
+        )
+
+
+def round_activations(
+    x: torch.Tensor, group: int, activations: str, lambda_: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor | float]:
+    """Return activations and what multiplies them: integers by token or group, or the floats; with groups [..., groups, group]."""
+    grouped = x.unflatten(-1, (-1, group)) if group else x
+    if activations == "float":
+        return grouped, 1.0
+    amax = absmax(grouped if activations == "group" else x)
+    amax = amax[..., None] if group and activations == "token" else amax
+    return rounded(grouped * (127 / amax), lambda_), amax / 127
+
+
+def learned(scale: torch.Tensor, group: int) -> torch.Tensor:
+    """Return a learned scale as the layer multiplies with it, in f32 and above zero; of groups rounded to f16, as files keep it.
+
+    The gradient passes both; its value is added to a zero, since x + (y - x) need not be y."""
+    still = scale.detach().float()
+    g = still.clamp_min(TINY)
+    return (g.half().float() if group else g) + (scale.float() - still)
+
+
+def dequantised(t: torch.Tensor, g: torch.Tensor, group: int) -> torch.Tensor:
+    """Return ternary weights times their scales, in f32."""
+    return t.float() * spread(g, group)
+
+
+# ---- packed codes
+
+
+def pack(t: torch.Tensor) -> torch.Tensor:
+    """Return int8 weights [n, k] of -1, 0 and 1 as uint8 [n, k / 4]: four columns a byte, w + 1 in two bits, the first lowest."""
+    codes = functional.pad((t + 1).to(torch.uint8), (0, -t.shape[-1] % 4), value=1)
+    c0, c1, c2, c3 = codes.unflatten(-1, (-1, 4)).unbind(-1)
+    return c0 | c1 << 2 | c2 << 4 | c3 << 6
+
+
+def unpack(codes: torch.Tensor, columns: int) -> torch.Tensor:
+    """Return packed weights as int8 [n, columns]."""
+    each = torch.stack([(codes >> (2 * i)) & 3 for i in range(4)], -1).flatten(-2)
+    return each[..., :columns].to(torch.int8) - 1
