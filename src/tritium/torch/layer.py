@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -139,7 +140,8 @@ class BitLinear(nn.Linear):
 
 def _plain(x: torch.Tensor) -> bool:
     """Whether tritium can look at the memory of x: a tensor of its own, on the CPU or on a GPU that our kernels run on."""
-    whole = type(x) in (torch.Tensor, nn.Parameter) and x.layout is torch.strided
+    kinds = (torch.Tensor, nn.Parameter, FakeTensor) if torch.compiler.is_compiling() else (torch.Tensor, nn.Parameter)
+    whole = type(x) in kinds and x.layout is torch.strided
     return whole and ((x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and HAS_TRITON))
 
 
