@@ -23,7 +23,6 @@ from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cud
 from tritium.backends.cuda.linear.ternary import Tokens
 
 ROUNDS, QUICK_ROUNDS = 5, 3
-SETTLE_MS = 20.0  # before every value of long calls: shorter than elsewhere, since draws are many
 INT_MM_ROWS = 32  # `_int_mm` takes more than 16 rows: fewer tokens are filled up
 INT4_TOKENS = 64
 MOST_COPIES = 256  # of a matrix: those of the smallest are still more than the second cache holds
@@ -156,7 +155,7 @@ def timed(draw: Draw, options: Options, seed: int) -> tuple[Cell, int]:
     operands = Operands(draw, seed)
     ready, checked = arms(operands)
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    cell = Cell(*draw, in_turn(ready, rounds, SETTLE_MS), str(cuda_ternary.choose(*draw)))
+    cell = Cell(*draw, in_turn(ready, rounds), str(cuda_ternary.choose(*draw)))
     return cell, checked
 
 

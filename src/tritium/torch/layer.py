@@ -103,7 +103,7 @@ class BitLinear(nn.Linear):
         if torch.compiler.is_compiling():
             y = torch.ops.tritium.bit_linear(x, self.weight, self.bias, self.axis, self.group, self.activations)
         else:
-            y = self._ready().run(x)
+            y = self._ready().run(x, replay=True)
         kind = x.device.type
         return y.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else y
 
