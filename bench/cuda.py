@@ -7,6 +7,7 @@ figures.
     python bench/cuda.py --quick                          a short look at each
     python bench/cuda.py --only products,chain            some parts
     python bench/cuda.py --only products --shapes 2560x2560 --batches 1,16
+    python bench/cuda.py --random-shapes 200 --seed 1     products of shapes that are on no list
     python bench/cuda.py --output cuda.json               every sample, with GPU, driver, versions and command
 
 Parts. `products`: int8 tokens times ternary weights, bf16 out, beside torch's bf16, fp8 and int8 products; weights are cold
@@ -14,8 +15,12 @@ Parts. `products`: int8 tokens times ternary weights, bf16 out, beside torch's b
 for a while before it is timed: what draws most power runs at the lowest, and the next would find that; at one token also with
 floats in.
 `dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
-mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `exact`: random
-sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. Shown are medians, and
+mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `torch`: layers inside a PyTorch
+model, eager and compiled, and what their calls cost the host. `exact`: random
+sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. `random`, only with
+`--random-shapes N`: n and k are log-uniform multiples of 64 from 1,024 to 32,768, with as many draws of 1, 2 to 31, 32 to 512, 513 to
+2,048 and 2,049 to 8,192 tokens (log-uniform); activations quantised beforehand for all, and once with both quantisers; int4 up to
+64 tokens; all sums of ours compared in the same run. Shown are medians, and
 between which half of the values lie. A part that fails says why; the others run. Exit code: 0; 1 where a part failed or a goal
 was missed; 2 without a GPU.
 """
@@ -51,7 +56,10 @@ PARTS = {
     "model": ("cuda_models", "model"),
     "host": ("cuda_dense", "host"),
     "dense": ("cuda_dense", "dense"),
+    "torch": ("cuda_torch", "inside"),
+    "random": ("cuda_random", "random_shapes"),
 }
+ON_REQUEST = ("random",)  # parts that run only if an option asks for them
 QUICK_SHAPES = (SHAPES[0], SHAPES[3])
 NO_GPU = 2
 
@@ -100,21 +108,34 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", help=f"some of: {', '.join(PARTS)}")
     parser.add_argument("--shapes", help="n x k of products, as 2560x2560,4096x4096")
     parser.add_argument("--batches", help="tokens of products, as 1,16,128")
+    parser.add_argument("--random-shapes", type=int, default=0, metavar="N", help="time N products of random shapes")
     parser.add_argument("--jobs", type=int, default=1, help="threads that compile the kernels of products beforehand")
     parser.add_argument("--seed", type=int, default=0, help="of weights and tokens")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where all samples are written, as JSON")
     add_option(parser)
     args = parser.parse_args(words)
     try:
-        args.parts = chosen(args.only, tuple(PARTS))
+        args.parts = parts_of(args.only, args.random_shapes)
         shapes = shapes_of(args.shapes) if args.shapes else QUICK_SHAPES if args.quick else SHAPES
         batches = batches_of(args.batches) if args.batches else QUICK_BATCHES if args.quick else BATCHES
     except ValueError as error:
         parser.error(str(error))
     if args.results and not (len(args.parts) == 1 and args.parts[0] in ROWS):
         parser.error(f"--results writes one table; name its part with --only: {', '.join(ROWS)}")
-    args.options = Options(args.quick, shapes, batches, args.seed, args.jobs)
+    args.options = Options(args.quick, shapes, batches, args.seed, args.jobs, args.random_shapes)
     return args
+
+
+def parts_of(only: str | None, random_shapes: int) -> tuple[str, ...]:
+    """Return the parts to run: those named; else that of random shapes if they are asked for, else all others."""
+    if random_shapes < 0:
+        raise ValueError(f"--random-shapes: a number of draws is needed, given {random_shapes}")
+    if only is None:
+        return ON_REQUEST if random_shapes else tuple(name for name in PARTS if name not in ON_REQUEST)
+    parts = chosen(only, tuple(PARTS))
+    if "random" in parts and not random_shapes:
+        raise ValueError("random: say how many draws, with --random-shapes N")
+    return tuple(name for name in PARTS if name in parts or (name == "random" and random_shapes))
 
 
 def write_results(path: Path, part: str, tables: list[dict[str, Any]], about: dict[str, str]) -> None:

@@ -15,14 +15,17 @@ SHAPES = ((2560, 2560), (13824, 2560), (2560, 6912), (4096, 4096), (14336, 4096)
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048), (1, 16, 128, 2048)
 ROUNDS, QUICK_ROUNDS = 9, 7  # of all arms in turn
 BF16, FP8, INT8, OURS, WHOLE = "torch bf16", "torch fp8", "_int_mm", "tritium", "tritium, floats in"
+FP8_WHOLE, INT4 = "torch fp8, floats in", "torch int4"
 TIMES_BF16 = {1: 4.0, 16: 1.9, 128: 1.1, 2048: 1.4}  # by tokens
 LARGE, TIMES_BF16_LARGE = 4096, {2048: 2.0}  # where n and k are at least so large
 TIMES_FP8 = 1.0  # at every batch
 # µs of Microsoft's BitNet kernel for one token, recorded on an H200: it is not run here.
 RECORDED_US = dict(zip(SHAPES, (5.1, 9.0, 10.7, 7.2, 13.2, 14.5, 40.2), strict=True))
 TIMES_RECORDED = 2.5
+MEDIAN_FP8 = {1: 2.5, 32: 1.15}  # of random shapes, by the fewest tokens of their class
+TIMES_INT4 = 1.5  # at one token
 CHAIN_US, TOKEN_US = 270.0, 600.0  # at most
-TIMES_TORCH, REPLAY_US = 1.5, 10.0  # at most, of the host's time
+TIMES_TORCH, REPLAY_US, HOST_TIMES_MM = 1.5, 10.0, 1.2  # at most, of the host's time
 
 
 class Options(NamedTuple):
@@ -32,7 +35,8 @@ class Options(NamedTuple):
     shapes: tuple[tuple[int, int], ...] = SHAPES
     batches: tuple[int, ...] = BATCHES
     seed: int = 0
-    jobs: int = 1  # threads that compile kernels before they are timed
+    jobs: int = 1  # threads or processes that compile kernels before they are timed
+    random_shapes: int = 0  # draws of the part `random`
 
     @property
     def rounds(self) -> int:
@@ -175,6 +179,61 @@ def product_table(m: int, cells: Sequence[Cell]) -> Table:
             ratios.append("-" if goal is None else f"{goal.limit:g} {goal.verdict}")
         rows.append((cell.shape, *(text(cell.taken.get(arm, "-")) for arm in arms), *ratios, cell.kernel))
     return Table(f"Products, {m} token{'s' * (m > 1)}: µs", heads, tuple(rows), frozenset(heads[1:-1]))
+
+
+# ---- random shapes
+
+
+def random_goals(low: int, cells: Sequence[Cell]) -> Iterator[Goal]:
+    """What is asked of the draws of a class: each at least fp8 and bf16, both ways, and the median of all."""
+    for cell in cells:
+        where, taken = f"{cell.shape}, batch {cell.m}", cell.taken
+        ours, whole = taken.get(OURS, ""), taken.get(WHOLE, "")
+        if not isinstance(ours, Samples):
+            yield Goal(f"{where}: {ours or 'not run'}", 1.0, 1.0, 1.0, 0.0, lower=True)
+            continue
+        yield from times(f"{where}: times fp8", taken.get(FP8, ""), ours, TIMES_FP8)
+        yield from times(f"{where}: times bf16", taken.get(BF16, ""), ours, TIMES_FP8)
+        yield from times(f"{where}: times fp8, both quantise", taken.get(FP8_WHOLE, ""), whole, TIMES_FP8)
+        yield from times(f"{where}: times bf16, ours quantises", taken.get(BF16, ""), whole, TIMES_FP8)
+        if cell.m == 1:
+            yield from times(f"{where}: times int4", taken.get(INT4, ""), ours, TIMES_INT4)
+    ratios = ratios_of(cells, FP8, OURS)
+    if low in MEDIAN_FP8 and ratios:
+        middle = median(ratios)
+        yield Goal(f"batches from {low} on: median times fp8", middle, middle, middle, MEDIAN_FP8[low])
+
+
+def ratios_of(cells: Iterable[Cell], theirs: str, ours: str) -> list[float]:
+    """Return theirs / ours of the draws where both were timed."""
+    pairs = [(cell.taken.get(theirs, ""), cell.taken.get(ours, "")) for cell in cells]
+    return [a.median / b.median for a, b in pairs if isinstance(a, Samples) and isinstance(b, Samples)]
+
+
+def random_table(low: int, high: int, cells: Sequence[Cell]) -> Table:
+    """The draws of one class, the slowest beside fp8 first; medians and the least of each ratio below."""
+    arms = [arm for arm in (BF16, FP8, INT4, OURS, FP8_WHOLE, WHOLE) if any(arm in cell.taken for cell in cells)]
+    pairs = {
+        "× bf16": (BF16, OURS),
+        "× fp8": (FP8, OURS),
+        "× int4": (INT4, OURS),
+        "× fp8, both quantise": (FP8_WHOLE, WHOLE),
+    }
+    pairs = {name: pair for name, pair in pairs.items() if pair[0] in arms}
+    heads = ("tokens", "n × k", *(f"{arm}, µs" for arm in arms), *pairs, "kernel")
+    rows = []
+    for cell in sorted(cells, key=lambda c: (ratios_of([c], FP8, OURS) or [0.0])[0]):
+        ratios = (ratio_text(cell.taken.get(a, ""), cell.taken.get(b, "")) for a, b in pairs.values())
+        rows.append((str(cell.m), cell.shape, *(text(cell.taken.get(arm, "-")) for arm in arms), *ratios, cell.kernel))
+    below = [""]
+    for name, pair in pairs.items():
+        if ratios_found := ratios_of(cells, *pair):
+            below.append(
+                f"{name}: median {median(ratios_found):.2f}, least {min(ratios_found):.2f}, "
+                f"{sum(r < 1 for r in ratios_found)} of {len(ratios_found)} below 1."
+            )
+    title = f"Random shapes, {low} token{'s' * (low > 1)}" + (f" to {high}" if high > low else "")
+    return Table(title, heads, tuple(rows), frozenset(heads[2:-1]), tuple(below))
 
 
 # ---- words

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cuda_report import BF16, FP8, INT8, OURS, WHOLE
+from cuda_report import BF16, FP8, FP8_WHOLE, INT4, INT8, OURS, WHOLE
 from results import Column, Entry, Figure, figure, ratio, value
 
 Records = Sequence[Any]  # what the tables of one part record
@@ -57,6 +57,28 @@ def products(records: Records) -> Rows:
         }
         rows.append(Entry((str(cell["tokens"]), f"{cell['n']}×{cell['k']}"), times_of(us) | present(**ratios)))
     return Rows("Ternary products on a GPU beside torch's bf16 and fp8", ("tokens", "n × k"), columns, rows)
+
+
+def random_shapes(records: Records) -> Rows:
+    columns = [
+        Column(name, "µs", f"median time of a product, {name}") for name in (BF16, FP8, INT4, OURS, FP8_WHOLE, WHOLE)
+    ]
+    both = ", both quantise"
+    columns += [faster(BF16), faster(FP8), faster(INT4), faster(FP8_WHOLE, WHOLE, both)]
+    rows = []
+    for cell in (cell for part in records if isinstance(part, list) for cell in part):
+        us = cell["us"]
+        ratios = {
+            f"× {BF16}": ratio_in(us, BF16, OURS),
+            f"× {FP8}": ratio_in(us, FP8, OURS),
+            f"× {INT4}": ratio_in(us, INT4, OURS),
+            f"× {FP8_WHOLE}{both}": ratio_in(us, FP8_WHOLE, WHOLE),
+        }
+        rows.append(Entry((str(cell["tokens"]), f"{cell['n']}×{cell['k']}"), times_of(us) | present(**ratios)))
+    checked = sum(part["checked"] for part in records if isinstance(part, dict))
+    wrong = sum(part["wrong"] for part in records if isinstance(part, dict))
+    note = f"{checked:,} results compared with the integer product, draws with a wrong one: {wrong}."
+    return Rows("Ternary products of random shapes on a GPU", ("tokens", "n × k"), columns, rows, (note,))
 
 
 def chain(records: Records) -> Rows:
@@ -112,6 +134,19 @@ def host(records: Records) -> Rows:
     return Rows("Host time of a call", ("case",), columns, rows)
 
 
+def inside_torch(records: Records) -> Rows:
+    names = list(dict.fromkeys(name for part in records for us in part.values() for name in us))
+    columns = [Column(name, "µs", f"time of a call, {name}") for name in names]
+    columns.append(Column("× nn.Linear", "×", "time of nn.Linear in bf16 / time of tritium", "ratio"))
+    rows = []
+    for kind, part in zip(("host time of a layer", "stack of blocks"), records, strict=True):
+        for case, us in part.items():
+            rows.append(
+                Entry((kind, case), times_of(us) | present(**{"× nn.Linear": ratio_in(us, "nn.Linear, bf16", OURS)}))
+            )
+    return Rows("Ternary layers inside PyTorch on a GPU", ("what", "case"), columns, rows)
+
+
 def dense(records: Records) -> Rows:
     (record,) = records
     ceiling = record["read_bytes_per_s"]
@@ -135,4 +170,6 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "model": model,
     "host": host,
     "dense": dense,
+    "random": random_shapes,
+    "torch": inside_torch,
 }

@@ -26,6 +26,7 @@ from tritium.torch import (  # noqa: E402
     bit_linears,
     byte_tokenizer,
     export,
+    ops as operators,
     replace_linears,
     set_lambda,
     ternarise,
@@ -244,11 +245,23 @@ def test_compiled_training_is_one_graph_of_the_same_values() -> None:
     torch.testing.assert_close(one.weight.grad, grad)
 
 
-def test_compiled_evaluation_steps_around_the_kernels() -> None:
-    model, x = nn.Sequential(layer(), nn.ReLU(), layer(12, 8)).eval(), tokens(5, 40)
+@pytest.mark.parametrize("options", [{}, {"axis": 0}, {"group": 20}, {"group": 20, "activations": "float"}])
+def test_compiled_evaluation_is_one_graph_of_the_same_values(options: dict[str, Any]) -> None:
+    model = nn.Sequential(layer(**options), nn.ReLU(), layer(12, 8)).eval()
+    whole = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
-        assert torch.equal(torch.compile(model, backend="eager")(x), model(x))
-    assert model[0]._packed is not None
+        for rows in (5, 7):
+            x = tokens(rows, 40, seed=rows)
+            assert torch.equal(whole(x), model(x))
+        model[0].weight.mul_(-1)
+        assert torch.equal(whole(x), model(x))
+
+
+def test_an_exported_layer_computes_the_same() -> None:
+    model, x = nn.Sequential(layer(), nn.ReLU()).eval().requires_grad_(False), tokens(5, 40)
+    program = torch.export.export(model, (x,))
+    assert any("tritium" in str(node.target) for node in program.graph.nodes)
+    assert torch.equal(program.module()(x), model(x))
 
 
 def test_forward_derivatives_are_not_lost() -> None:
@@ -358,6 +371,7 @@ def test_copies_and_pickles_leave_packed_weights_behind() -> None:
     file.seek(0)
     for other in (copy.deepcopy(one), torch.load(file, weights_only=False)):
         assert other._packed is None
+        assert other.weight not in operators._kept
         with torch.no_grad():
             assert torch.equal(other(x), want)
 

@@ -7,7 +7,7 @@ trains LoRA over packed weights. Imports torch, so `import tritium` never import
     ... train as ever ...
     model.eval()
     with torch.no_grad():
-        y = model(x)                                # on the CPU: packed weights, tritium's kernels
+        y = model(x)                                # packed weights, tritium's kernels
 
 A BitLinear computes for each token x (one row of the last axis), in f32:
 
@@ -24,12 +24,13 @@ file give the same bits. Backward, both roundings count as the identity: dL/dx =
 
 Which path a call takes:
 - gradients are asked for, or the layer is in training mode: torch's own operations, differentiable, any device;
-- eval mode, no gradients, on the CPU, lambda_ 1, f32, f16 or bf16: weights are packed once and run on tritium's kernels. They
+- eval mode, no gradients, on the CPU or a GPU, lambda_ 1, f32, f16 or bf16: weights are packed once and run on tritium's kernels. They
   are packed anew after any write torch can see (an optimiser's step, load_state_dict), after .train(), .eval() and .to().
   A write in eval mode that torch does not count (through `weight.data`, a NumPy alias) is not seen: call .eval() after it;
 - autocast to bf16: whole numbers up to 127 are exact in bf16, sums are rounded to bf16 once. To f16: the product is made in
   f32, since its sums exceed f16;
-- torch.compile: training compiles whole. The packed path is one call that the compiler steps around (a graph break).
+- torch.compile and torch.export: training compiles whole; the packed path is one operator, `torch.ops.tritium.bit_linear`, which
+  `tritium.torch.ops` defines. A layer with a learned scale compiles to torch's operations there.
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ __all__ = [
     "logit_loss",
     "make_optimizer",
     "next_token_loss",
+    "pack",
     "prepare",
     "relation_loss",
     "replace_linears",
     "set_lambda",
     "ternarise",
     "trainer_callback",
+    "unpack",
 ]
 
 

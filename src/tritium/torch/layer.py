@@ -5,18 +5,19 @@ Knows nothing of models or files. `tritium.torch` says which path a call takes.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tritium import buffer, interop, nn as native
+from tritium import buffer, nn as native
 from tritium.errors import ArgumentError
+from tritium.torch import ops
 from tritium.torch.formulas import (
     ACTIVATIONS,
     absmean,
@@ -28,17 +29,10 @@ from tritium.torch.formulas import (
     ternarise,
 )
 
+HAS_TRITON = find_spec("triton") is not None
 SCALES = ("absmean", "learned")
 HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
-
-
-class _Packed(NamedTuple):
-    """A layer made ready for the kernels, and what of the parameters it was made of."""
-
-    layer: native.BitLinear
-    made_of: tuple[Any, ...]
-    alive: tuple[torch.Tensor, ...]  # keeps the memory, so that an address cannot come back with other numbers
 
 
 def _count_fused_writes(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -80,13 +74,13 @@ class BitLinear(nn.Linear):
         self.register_parameter("scale", start)
         self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
         self.lambda_ = lambda_
-        self._packed: _Packed | None = None
+        self._packed: ops.Packed | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.rms_norm is not None:
             x = self.rms_norm(x)
         if self._through_kernels(x):
-            return _aside(self, x) if torch.compiler.is_compiling() else self._run_packed(x)
+            return self._run_packed(x)
         if self.lambda_ == 0:
             return functional.linear(x, self.weight, self.bias)
         return self._run_torch(x)
@@ -101,7 +95,7 @@ class BitLinear(nn.Linear):
             and x.device == self.weight.device
             and _plain(x)
             and _plain(self.weight)
-            and not _watched()
+            and (self.scale is None if torch.compiler.is_compiling() else not _watched())  # the operator takes no scale
         )
 
     def _run_torch(self, x: torch.Tensor) -> torch.Tensor:
@@ -134,33 +128,36 @@ class BitLinear(nn.Linear):
             self.scale = nn.Parameter(absmean(self.weight, self.axis, self.group), self.scale.requires_grad)
 
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
+        """The kernels: a compiler sees one operator; else it is called directly, which takes the host less time."""
+        if torch.compiler.is_compiling():
+            y = torch.ops.tritium.bit_linear(x, self.weight, self.bias, self.axis, self.group, self.activations)
+        else:
+            y = self._ready().run(x, replay=True)
         kind = x.device.type
-        y = interop.to_torch(self.packed()(interop.from_torch(x.detach())))
         return y.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else y
+
+    def _ready(self) -> ops.Packed:
+        kept = self._packed
+        if kept is None or not kept.is_of(self.weight, self.bias, self.scale):
+            kept = self._packed = ops.packed(
+                self.weight, self.bias, self.axis, self.group, self.activations, scale=self.scale
+            )
+        return kept
 
     def packed(self) -> native.BitLinear:
         """The layer the kernels run, packed again when the parameters have changed."""
-        parameters = [p for p in (self.weight, self.bias, self.scale) if p is not None]
-        counted = not any(p.is_inference() for p in parameters)  # writes to tensors of inference mode leave no trace
-        made_of = tuple((p.data_ptr(), p._version if counted else 0) for p in parameters)
-        kept = self._packed
-        if kept is None or not counted or kept.made_of != made_of:
-            t, g = self.ternary()
-            bias = None if self.bias is None else self.bias.detach().float().cpu().numpy()
-            scale = (g.half() if self.group else g).cpu().numpy()
-            layer = native.BitLinear.from_ternary(
-                t.cpu().numpy(), bias, scale=scale, group=self.group, activations=self.activations
-            )
-            layer = layer if self.weight.is_cpu else layer.to(str(self.weight.device))
-            kept = self._packed = _Packed(layer, made_of, tuple(p.detach() for p in parameters))
-        return kept.layer
+        return self._ready().layer
+
+    def _forget(self) -> None:
+        self._packed = None
+        ops.forget(self.weight)
 
     def train(self, mode: bool = True) -> Self:
-        self._packed = None
+        self._forget()
         return super().train(mode)
 
     def _apply(self, *args: Any, **options: Any) -> Self:
-        self._packed = None  # .to(), .half(), .float(): other numbers, perhaps at the same address
+        self._forget()  # .to(), .half(), .float(): other numbers, perhaps at the same address
         return super()._apply(*args, **options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,23 +170,11 @@ class BitLinear(nn.Linear):
         return super().extra_repr() + scales + kind + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
 
 
-@torch.compiler.disable
-def _aside(layer: BitLinear, x: torch.Tensor) -> torch.Tensor:
-    """The kernels, for the compiler to step around; a call through it costs ten small layers."""
-    return layer._run_packed(x)
-
-
 def _plain(x: torch.Tensor) -> bool:
     """Whether tritium can look at the memory of x: a tensor of its own, on the CPU or on a GPU that our kernels run on."""
-    whole = type(x) in (torch.Tensor, nn.Parameter) and x.layout is torch.strided
-    return whole and (
-        (x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and _has_triton())
-    )
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+    kinds = (torch.Tensor, nn.Parameter, FakeTensor) if torch.compiler.is_compiling() else (torch.Tensor, nn.Parameter)
+    whole = type(x) in kinds and x.layout is torch.strided
+    return whole and ((x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and HAS_TRITON))
 
 
 def _watched() -> bool:

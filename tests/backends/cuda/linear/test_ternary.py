@@ -18,7 +18,7 @@ from tritium import dtype as dt, settings as tritium_settings
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice
-from tritium.backends.cuda.linear.spread import UNEVEN, spread
+from tritium.backends.cuda.linear.spread import spread
 from tritium.backends.reference import packed, quantized
 from tritium.errors import ArgumentError
 from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spilled
@@ -541,17 +541,6 @@ def test_what_a_tuner_found_comes_first() -> None:
     finally:
         ct.use({})
     assert cuda_tuned.choose(case, (9, 0), 132) != mine
-
-
-def test_stages_leave_room_for_results_of_four_bytes() -> None:
-    room, out = 232448, 2 * 16384 + 256  # of a multiprocessor of Hopper; of both warpgroups, and barriers
-    every = [c for batches in cuda_tuned.TABLE.values() for c in batches.values() if c.kernel == "wgmma"]
-    every += [c for c in cuda_tuned.wgmmas(Case(2560, 2560, 2048)) if c.get("tokens") in UNEVEN]
-    for found in every:
-        rows, tokens, step, _, asked = (number for _, number in found.config[:5])
-        nbytes = step * (rows + 4 * tokens)
-        assert 3 <= ct._stages(asked, nbytes, 4) <= (room - out) // nbytes
-        assert ct._stages(asked, nbytes, 2) == asked
 
 
 # ---- early starts

@@ -1,7 +1,8 @@
-"""Which kernel multiplies ternary or int8 weights with so many tokens on a GPU, and how it is cut: measured, or by rule.
+"""Which kernel multiplies ternary or int8 weights with so many tokens on a GPU, and how it is cut: by a model of times, or by rule.
 
-Knows nothing of torch or triton. `TABLE` is what was measured on Hopper; before it comes what `tritium tune` found on this GPU,
-before that what `use` was given.
+Knows nothing of torch or triton. On Hopper, ternary weights and more than a few tokens take the candidate that `cuda.linear.model`
+says is fastest; `TABLE` is what was measured for fewer. Before both comes what `tritium tune` found on this GPU, before that what
+`use` was given.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ from functools import partial
 from typing import NamedTuple
 
 from tritium.backends.cuda.capability import AMPERE, HOPPER
-from tritium.backends.cuda.linear import measured as cuda_measured
-from tritium.backends.cuda.linear.spread import UNEVEN, is_possible, tensors, work
+from tritium.backends.cuda.linear import measured as cuda_measured, model
+from tritium.backends.cuda.linear.spread import ALONG, UNEVEN, is_possible
 from tritium.machine import tuned
 
 PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
-SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
+ROOM = 226 * 1024  # bytes of shared memory of a multiprocessor, without barriers
+SHARED = 198 * 1024  # of them for stages where results leave through registers: these need the rest on their way out
+FEW_REGISTERS = 80  # of a thread, with which two programs fit on a multiprocessor
+SOME_REGISTERS = 104, 136  # that a thread starts with and may have
+FEWEST_STAGES = 3  # one is multiplied, one is given back, one comes
+TILES = (128, 0), (256, 0), (64, 1)  # rows of a tile, and whether warpgroups take whole tiles in turns
 LARGE = 512  # tokens from which on more of them are more tiles of the same kind
+FEW, SOME = 8, 16  # tokens: up to the first no tiles are tried, up to the second `fragments` is
 
 
 class Choice(NamedTuple):
@@ -63,7 +70,7 @@ def choice(kernel: str, *numbers: int) -> Choice:
     power of two, or two of them: 160 are 128 and 32); bytes of a row in a step; turns (each warpgroup has tiles of its own);
     stages; registers a thread starts with and may have; spread: 0 a program for each tile, above 0 so many programs on each
     multiprocessor, which take tiles in turns, those of the last round in halves or quarters of their tokens where each has a
-    program, below 0 so many for each tile, which share its columns. Tiles of two powers of two are neither cut nor shared.
+    program, below 0 so many for each tile, which share its columns; ALONG: see `cuda.linear.spread`.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
 
@@ -133,24 +140,25 @@ def _registers(part: int, tokens: int, step: int) -> tuple[int, int]:
     those of a step and their four planes."""
     sums = part * tokens // 128
     held = sums + 5 * part * step // 512
-    return (80, 104) if sums <= 32 and held <= 72 else (104, 136) if held <= 88 else (168, 240)
+    return (FEW_REGISTERS, 104) if sums <= 32 and held <= 72 else SOME_REGISTERS if held <= 88 else (168, 240)
 
 
 def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
-    possible = (16, 32, 64, 128) if case.codes else (16, 32, 64, 128, 256)  # 256 beside decoded planes spill
-    sizes = [t for t in possible if t // 2 < case.m or t == 16]
-    cuts = [
-        *itertools.product(sizes[-3:], ((128, 0), (256, 0), (64, 1), (128, 1)), (64, 128) if case.codes else (128,))
-    ]
-    left = partial(work, case.n, case.m, number=0, processors=processors)
-    better = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if left(rows, t) < left(rows, 128)]
-    cuts += [(*one, step) for one in better for step in ((32, 64) if case.codes else (128,))]
-    for tokens, (rows, turns), step in cuts:
+    """Every tile of rows and tokens, the latter near those of the case, dealt in every way."""
+    every = sorted({16, 32, 64, 128, *UNEVEN} | (set() if case.codes else {256}))  # 256 beside decoded planes spill
+    sizes = [t for t in every if (t == 16 or _least(t) < case.m) and 4 * t >= min(case.m, 256)]
+    for tokens, (rows, turns), step in itertools.product(sizes, TILES, (32, 64, 128) if case.codes else (128,)):
+        if (step == 32 and (rows < 256 or tokens < 128)) or (turns and tokens not in (16, 32, 64)):
+            continue  # too little to multiply between two barriers; with turns only small tiles were ever fastest
         found = _tile(case, rows, tokens, step, turns)
         if found is not None:
             tiles, steps = -(-case.n // rows) * -(-case.m // tokens), -(-words(case) * 4 // step)
-            ways = (choice("wgmma", *found, s) for s in spreads(tiles, steps, processors, 2 if found[5] == 80 else 1))
-            yield from (c for c in ways if fits(case, c))
+            yield from (choice("wgmma", *found, s) for s in spreads(tiles, steps, processors))
+
+
+def _least(tokens: int) -> int:
+    """Return the tokens of the next smaller tile: one that small leaves nothing of this one idle."""
+    return max(t for t in (0, 16, 32, 64, 128, *UNEVEN) if t < tokens)
 
 
 def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[int, ...] | None:
@@ -161,18 +169,27 @@ def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[in
     part = rows if turns else rows // 2
     stage = rows * step + tokens * step * (4 if case.codes else 1)
     held = _registers(part, tokens, step if case.codes else 0)
-    stages = SHARED // stage
-    if held[0] == 80 and stages // 2 >= 3:
-        stages //= 2
-    if part * tokens > 128 * 160 or stages < 3:
+    results = 2 * rows * tokens  # of two bytes, on their way out
+    stages = (ROOM - results) // stage
+    if stages < FEWEST_STAGES:
+        stages = SHARED // stage
+    beside = (ROOM // 2 - results) // stage
+    if held[0] == FEW_REGISTERS and beside >= FEWEST_STAGES:
+        stages = beside
+    elif held[0] == FEW_REGISTERS:
+        held = SOME_REGISTERS
+    if part * tokens > 128 * 160 or stages < FEWEST_STAGES:
         return None
     return rows, tokens, step, turns, min(stages, 6), *held
 
 
-def spreads(tiles: int, steps: int, processors: int, beside: int) -> Iterator[int]:
-    """A program for each tile, some on every multiprocessor where there are more tiles, or several for each tile."""
+def spreads(tiles: int, steps: int, processors: int) -> Iterator[int]:
+    """A program for each tile, one on every multiprocessor where there are more tiles, or several for each tile."""
     yield 0
-    yield from (n for n in (1, 2) if n <= beside and tiles > n * processors)
+    if tiles > processors:
+        yield 1
+    if tiles > processors and 0 < 2 * (tiles % processors) <= processors and steps >= 4:
+        yield ALONG
     yield from (-n for n in (2, 3, 4, 6, 8) if tiles * n <= 2 * processors and steps >= 2 * n)
 
 
@@ -208,7 +225,8 @@ def candidates(case: Case, capability: tuple[int, int], processors: int = 132) -
 
 
 def shortlist(case: Case, capability: tuple[int, int], processors: int, most: int) -> list[Choice]:
-    """What is shipped, and about so many more: of every kernel as many, those that are cut most like what is usual for it."""
+    """What is shipped, and about so many more: of every kernel as many, those of the least time by the model, or that are cut most
+    like what is usual."""
     first = shipped(case, capability, processors)
     near = (_nearest(case, TABLE) if capability == HOPPER else None) or first
     usual = _usual(case, processors) | {near.kernel: near} | {first.kernel: first}
@@ -217,7 +235,11 @@ def shortlist(case: Case, capability: tuple[int, int], processors: int, most: in
     kernels = dict.fromkeys(c.kernel for c in every)
     for kernel in kernels:
         cuts = [c for c in every if c.kernel == kernel]
-        listed += sorted(cuts, key=partial(_unlike, usual.get(kernel, cuts[0])))[: most // len(kernels)]
+        modelled = {c: us for c in cuts if kernel == "wgmma" and (us := tile_us(case, c, processors)) is not None}
+        if case.codes and modelled:
+            listed += sorted(modelled, key=lambda c: modelled[c])[: most // len(kernels)]
+        else:
+            listed += sorted(cuts, key=partial(_unlike, usual.get(kernel, cuts[0])))[: most // len(kernels)]
     return list(dict.fromkeys(listed))
 
 
@@ -243,8 +265,8 @@ def use(found: Mapping[Case, Choice]) -> None:
 
 
 def choose(case: Case, capability: tuple[int, int], processors: int) -> Choice:
-    """The kernel for a case: what `use` was given or a tuner found, else what was measured near it, here or on Hopper, else by
-    rule."""
+    """The kernel for a case: what `use` was given or a tuner found, else the fastest by the model, else what was measured near it,
+    here or on Hopper, else by rule."""
     known = _found.get(case)
     if known is not None:
         return known
@@ -286,6 +308,8 @@ def _is_measured(case: Case) -> bool:
 
 def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Measured) -> Choice:
     hopper = capability == HOPPER
+    if hopper and case.m > FEW and _is_measured(case):
+        return _fastest(case, processors)
     near = None
     if _is_measured(case):
         of_hopper: Measured = TABLE if hopper else {}
@@ -293,10 +317,31 @@ def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Meas
     elif case.codes and hopper:
         near = _nearest(case, OF_FLOATS)
     if near is not None:
-        return _in_one_round(case, near, processors)
+        return near
     if hopper:
         return _by_rule(case, processors)
     return choice("gemv_plain", 8, 128, 4) if case.m <= 4 or _is_old(capability) else _tiles(case, processors)
+
+
+def _fastest(case: Case, processors: int) -> Choice:
+    """Return the candidate with the least time by the model."""
+    times = {c: us for c in wgmmas(case, processors) if (us := tile_us(case, c, processors)) is not None}
+    some = (_nearest(case, TABLE) or _usual(case, processors).get("fragments")) if case.m <= SOME else None
+    if some is not None and some.kernel == "fragments":
+        times[some] = model.few_tokens_us(case.n, case.k)
+    return min(times, key=lambda c: times[c]) if times else _large(case, processors)
+
+
+def tile_us(case: Case, c: Choice, processors: int) -> float | None:
+    """Return the time of a choice of `wgmma` by the model, in µs; None where no such tile was measured."""
+    rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
+    tile = model.Tile(case.n, case.m, words(case) * 4, rows, tokens, step, turns, is_beside(c), c.get("spread"))
+    return model.tile_us(tile, processors)
+
+
+def is_beside(c: Choice) -> bool:
+    """Return True if two programs of a choice of `wgmma` fit on a multiprocessor."""
+    return c.get("registers") == FEW_REGISTERS
 
 
 def _nearest(case: Case, table: Measured) -> Choice | None:
@@ -315,18 +360,6 @@ def _of_batch(measured: Mapping[int, Choice], m: int) -> Choice | None:
     return None if batch is None else measured[batch]
 
 
-def _in_one_round(case: Case, near: Choice, processors: int) -> Choice:
-    """A tile of two tensors was measured where all programs run at once: elsewhere, or where a usual tile leaves less to each, that
-    is taken."""
-    if near.kernel != "wgmma" or not tensors(near.get("tokens"))[1]:
-        return near
-    usual = _large(case, processors)
-    rows, tokens = near.get("rows"), near.get("tokens")
-    other = work(case.n, case.m, usual.get("rows"), usual.get("tokens"), max(usual.get("spread"), 0), processors)
-    alone = -(-case.n // rows) * -(-case.m // tokens) <= processors
-    return near if alone and rows * tokens <= other else usual
-
-
 def _apart(measured: int, wanted: int) -> float:
     return abs(math.log(measured / max(wanted, 1)))
 
@@ -339,7 +372,7 @@ def fits(case: Case, found: Choice) -> bool:
         return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * found.get("across")
     if found.kernel == "gemv_plain":
         return case.m <= 65535  # a program for each token and some rows
-    dealt = found.kernel != "wgmma" or is_possible(found.get("spread"), found.get("tokens"))
+    dealt = found.kernel != "wgmma" or is_possible(found.get("tokens"))
     return dealt and not case.floats
 
 

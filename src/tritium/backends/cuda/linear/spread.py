@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 PIECES = 4, 2  # that the tokens of a tile are cut into
-UNEVEN = 160, 192  # tokens of tiles of two tensors that are worth trying
+UNEVEN = 48, 80, 96, 144, 160, 192  # tokens of tiles of two tensors that are worth trying
 FEWEST = 32  # tokens of a piece: of fewer, weights are fetched and decoded for longer than they are multiplied
+TENSORS = 2  # of a tile, at most
+ALONG = 3  # the number by which programs stay, one on each multiprocessor, and share the tiles of the last round
+MOST_PARTS = 8  # of such a tile: sums of more are added for longer than columns are saved
 
 
-def tensors(tokens: int) -> tuple[int, int]:
-    """The tokens of a tile as those of its two tensors: the largest power of two, and the rest, which may be none."""
-    widest = 1 << (tokens.bit_length() - 1)
-    return widest, tokens - widest
+def tensors(tokens: int) -> tuple[int, ...]:
+    """Return the tokens of a tile as those of its tensors: powers of two, the largest first."""
+    return tuple(1 << i for i in reversed(range(tokens.bit_length())) if tokens >> i & 1)
 
 
-def is_possible(number: int, tokens: int) -> bool:
-    """Whether tiles of so many tokens can be dealt by such a number: those of two tensors, both powers of two, are not shared."""
-    _, rest = tensors(tokens)
-    return not rest or (number >= 0 and rest >= 16 and rest == tensors(rest)[0])
+def is_possible(tokens: int) -> bool:
+    """Return True if a tile has no more tensors of tokens than the kernel takes, of at least 16 each."""
+    parts = tensors(tokens)
+    return 0 < len(parts) <= TENSORS and parts[-1] >= 16
+
+
+class Spread(NamedTuple):
+    """How tiles are dealt: programs; split, how many share the columns of each tile; of the tiles behind the first `whole`, those of
+    the last round, either `pieces` that their tokens are cut into or `parts` that share their columns."""
+
+    programs: int
+    split: int
+    pieces: int
+    whole: int
+    parts: int = 1
 
 
 def work(n: int, m: int, rows: int, tokens: int, number: int, processors: int) -> float:
     """How many sums one multiprocessor has to make, one after another, of tiles that are dealt by such a number, not below 0."""
     tiles = -(-n // rows) * -(-m // tokens)
-    _, _, pieces, whole = spread(number, tiles, 1, tokens, processors)
-    return rows * tokens * (-(-whole // processors) + (tiles > whole) / pieces)
+    dealt = spread(number, tiles, 1, tokens, processors)
+    return rows * tokens * (-(-dealt.whole // processors) + (tiles > dealt.whole) / dealt.pieces)
 
 
-def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) -> tuple[int, int, int, int]:
-    """(programs, how many share the columns of a tile, pieces that the tokens of those of the last round are cut into, tiles that
-    are not cut so), where a tile is so many tokens and steps.
+def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) -> Spread:
+    """Return how tiles of so many tokens and steps are dealt.
 
     number: 0 a program for each tile, below 0 so many for each, above 0 so many on each multiprocessor: these take tiles in turns,
     and where those of the last round are so few that every piece of them has a program of its own, each takes one piece. Tiles
-    of two tensors have no pieces.
+    of two tensors have no pieces. ALONG: one on each multiprocessor, and as many as there are for each tile of the last round
+    share its columns.
     """
     if number <= 0:
         split = max(min(-number, steps), 1)
-        return tiles * split, split, 1, tiles
-    programs = min(number * processors, tiles)
-    left = 0 if tensors(tokens)[1] else tiles % programs
+        return Spread(tiles * split, split, 1, tiles)
+    programs = min((1 if number == ALONG else number) * processors, tiles)
+    left = tiles % programs
+    if number == ALONG:
+        parts = min(programs // left, MOST_PARTS, steps // 2) if left else 1
+        return Spread(programs, 1, 1, tiles - left, parts) if parts > 1 else Spread(programs, 1, 1, tiles)
+    if len(tensors(tokens)) > 1:
+        left = 0
     pieces = next((p for p in PIECES if left and left * p <= programs and tokens // p >= FEWEST), 1)
-    return programs, 1, pieces, tiles if pieces == 1 else tiles - left
+    return Spread(programs, 1, pieces, tiles if pieces == 1 else tiles - left)

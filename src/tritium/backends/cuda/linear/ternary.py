@@ -16,6 +16,7 @@ from tritium.backends.cuda.counts import counters
 from tritium.backends.cuda.gpu import Gpu, current, gpu, has_gluon
 from tritium.backends.cuda.linear import choice as tuned
 from tritium.backends.cuda.linear.choice import Case, Choice
+from tritium.backends.cuda.linear.replay import launch, scratch
 from tritium.backends.cuda.linear.spread import spread, tensors
 from tritium.backends.cuda.linear.weights import Value, Weights
 from tritium.backends.reference.quantized import COLUMNS
@@ -96,14 +97,14 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
     m, k = x.shape
     x = _readable(x)
     wide, g = tuned.wide(k), gpu(x.device)
-    q = torch.empty((_rows(m, tiled), wide), dtype=torch.int8, device=x.device)
-    scale = torch.empty(m, dtype=torch.float32, device=x.device)
-    total = torch.empty(m, dtype=torch.int32, device=x.device)
+    q = scratch((_rows(m, tiled), wide), torch.int8, x.device)
+    scale, total = scratch((m,), torch.float32, x.device), scratch((m,), torch.int32, x.device)
     block, passes, warps = _cut(wide)
     kind, weight, eps = _norm(norm, x)
     if m:
         with current(x):
-            cuda_quantise.tokens[(m,)](
+            launch(
+            cuda_quantise.tokens, (m,),
                 x, weight, q, scale, total, wide, K=k, EPS=eps, BLOCK=block, PASSES=passes,
                 NORM=kind, TILED=tiled, **g.starting, **_options(g, warps),
             )  # fmt: skip
@@ -137,7 +138,8 @@ def integers(q: Value, tiled: bool = False) -> Tokens:
     block, passes, warps = _cut(wide)
     if m:
         with current(q):
-            cuda_quantise.sums[(m,)](
+            launch(
+            cuda_quantise.sums, (m,),
                 q, total, k, wide, padded, BLOCK=block, PASSES=passes, COPY=copy, TILED=tiled, **g.starting,
                 **_options(g, warps),
             )  # fmt: skip
@@ -171,7 +173,7 @@ class _Job(NamedTuple):
         if split == 1:
             return self.out, self.out
         device = self.out.device
-        return torch.empty(split * sums, dtype=torch.int32, device=device), counters(device).some(counts)
+        return scratch((split * sums,), torch.int32, device), counters(device).some(counts)
 
 
 def choose(n: int, k: int, m: int, capability: tuple[int, int] | None = None, *, codes: bool = True) -> Choice:
@@ -199,7 +201,8 @@ def _gemv(job: _Job, c: Choice, g: Gpu) -> None:
     weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
     early = job.w.keeps("planes" if codes else "straight")
     reach = _reach(weights, c) if m == 1 and wide <= COPIED else 0
-    cuda_gemv.gemv[(-(-n // c.get("rows")),)](
+    launch(
+            cuda_gemv.gemv, (-(-n // c.get("rows")),),
         weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1],
         WIDE=reach, BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0,
         GATED=False, **job.flags, **_options(g, c.get("warps"), early=early),
@@ -217,7 +220,8 @@ def _gemv_plain(job: _Job, c: Choice, g: Gpu) -> None:
 
     m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
     weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
-    cuda_plain.gemv[(-(-n // c.get("rows")), m)](
+    launch(
+            cuda_plain.gemv, (-(-n // c.get("rows")), m),
         weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[1], BN=c.get("rows"), BK=c.get("words"),
         CODES=codes, ASM=g.capability > (0, 0), **g.starting, **job.flags, **_options(g, c.get("warps")),
     )  # fmt: skip
@@ -230,7 +234,8 @@ def _fragments(job: _Job, c: Choice, g: Gpu) -> None:
     weights = job.w.fragments()
     early = job.w.keeps("fragments")
     tiles, groups = c.get("tiles") * c.get("beside"), c.get("groups")
-    cuda_fragments.fragments[(-(-weights.shape[0] // tiles), -(-m // (8 * groups)))](
+    launch(
+            cuda_fragments.fragments, (-(-weights.shape[0] // tiles), -(-m // (8 * groups))),
         weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[0], BLOCKS=weights.shape[1],
         NT=c.get("tiles"), WK=c.get("across"), WN=c.get("beside"), TG=groups, AHEAD=c.get("ahead"),
         TILED=job.tokens.tiled, **job.flags, **_options(g, c.get("across") * c.get("beside"), early=early),
@@ -245,7 +250,8 @@ def _gemm_plain(job: _Job, c: Choice, g: Gpu) -> None:
     rows, tokens, step, split = (c.get(name) for name in ("rows", "tokens", "bytes", "split"))
     tiles = -(-n // rows) * -(-m // tokens)
     space = job.shared(split, tiles * rows * tokens, tiles)
-    cuda_plain.gemm[(tiles, split)](
+    launch(
+            cuda_plain.gemm, (tiles, split),
         weights, job.tokens.q, *job.ends, *space, m, n, weights.shape[1], BN=rows, BM=tokens, BK=step, SPLIT=split, GROUP=8,
         CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), BYTES=g.bytes, **g.starting,
         **job.flags, **_options(g, c.get("warps"), num_stages=c.get("stages")),
@@ -263,22 +269,30 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     weights = job.w.planes() if codes else job.w.straight()
     rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
     early = job.w.keeps("planes" if codes else "straight")
-    stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
+    nbytes, room = step * (rows + tokens * (4 if codes else 1)), tuned.ROOM - 2 * rows * tokens
+    boxed = _is_boxed(job) and room // nbytes >= tuned.FEWEST_STAGES
+    stages = min(c.get("stages"), (room if boxed else tuned.SHARED) // nbytes)
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
-    programs, split, pieces, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
-    space = job.shared(split, tiles * rows * tokens, 2 * tiles)
-    widest, rest = tensors(tokens)
-    fewer = rest or (tokens // pieces if pieces > 1 else 0)
+    dealt = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
+    if dealt.parts > 1:
+        space = job.shared(dealt.parts, (tiles - dealt.whole) * rows * tokens, 2 * (tiles - dealt.whole))
+    else:
+        space = job.shared(dealt.split, tiles * rows * tokens, 2 * tiles)
+    high = (*tensors(tokens), 0)[:2] if dealt.pieces == 1 else (tokens, tokens // dealt.pieces)
     layouts = [
-        gl.NVMMASharedLayout.get_default_for([high, step], kind)
-        for high, kind in ((part, gl.uint8 if codes else gl.int8), (widest, gl.int8))
+        gl.NVMMASharedLayout.get_default_for([rows_of, step], kind)
+        for rows_of, kind in ((part, gl.uint8 if codes else gl.int8), (high[0], gl.int8))
     ]
-    cuda_wgmma.wgmma[(programs,)](
-        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
-        TensorDescriptor.from_tensor(job.tokens.q, [widest, step], layouts[1]),
-        TensorDescriptor.from_tensor(job.tokens.q, [fewer, step], layouts[1]) if fewer else None,
-        *job.ends, *space, m, n, weights.shape[1], whole,
-        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, PIECES=pieces, CODES=codes,
+    kind = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(job.out.dtype)
+    of_out = gl.NVMMASharedLayout.get_default_for([high[0], part], kind) if boxed else None
+    boxes = [(job.tokens.q, h, step, layouts[1]) for h in high] + [(job.out, h * boxed, part, of_out) for h in high]
+    parts = [TensorDescriptor.from_tensor(x, [h, wide], layout) if h else None for x, h, wide, layout in boxes]
+    launch(
+            cuda_wgmma.wgmma, (dealt.programs,),
+        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]), *parts[:2], *job.ends, *parts[2:], *space,
+        m, n, weights.shape[1], dealt.whole, dealt.parts,
+        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=dealt.split,
+        PIECES=0 if dealt.parts > 1 else dealt.pieces, CODES=codes,
         REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
     )  # fmt: skip
 
@@ -293,9 +307,9 @@ def _enter() -> None:
 _thread = threading.local()
 
 
-def _stages(asked: int, nbytes: int, of_result: int) -> int:
-    """As many stages of so many bytes as asked; fewer where results of four bytes each need more room on their way out."""
-    return asked if of_result < 4 else min(asked, tuned.SHARED // nbytes)
+def _is_boxed(job: _Job) -> bool:
+    """Whether results can go out by the copy engine: of two bytes each, rows of whole 16 bytes, and nothing added for each of them."""
+    return job.out.element_size() == 2 and job.biases < 2 and job.out.shape[1] % 8 == 0 and job.out.data_ptr() % 16 == 0
 
 
 _KERNELS = {
@@ -368,7 +382,8 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
         return out
     rows, tokens = 64, min(max(1 << (m - 1).bit_length(), 16), 64)
     with current(out):
-        cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
+        launch(
+            cuda_plain.grouped, (-(-n // rows) * -(-m // tokens),),
             w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, row, apart, group, groups,
             max(COLUMNS // group, 1), BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32,
             BIAS=_biases(bias), BY=by_group, BYTES=g.bytes, **g.starting, **_options(g, 4),
@@ -436,7 +451,8 @@ def fused(
     scale = scale.float().contiguous()
     early = w.keeps("planes" if w.ternary else "straight")
     with current(out):
-        cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
+        launch(
+            cuda_gemv.gemv, (-(-w.shape[0] // c.get("rows")),),
             weights, x, out, out, x if gated is None else _readable(gated), weight, scale, _bias(bias, out), out, w.shape[0],
             K=x.shape[1], KW=weights.shape[1], WIDE=_reach(weights, c), BN=c.get("rows"), TK=c.get("lanes"),
             WK=c.get("across"), M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, GATED=gated is not None,

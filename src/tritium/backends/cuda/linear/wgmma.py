@@ -3,9 +3,9 @@
 Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda.linear.plain` and become the left operand in
 registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. Where SPLIT programs share the columns
 of each, all but the last to come leave their sums in `partial`, and the last adds them up and finishes. Tiles from `whole` on,
-which are fewer than programs, are cut into PIECES of their tokens, one for a program: these share no sums. Tensors have a power
-of two tokens: a tile of more has the rest in others, which are multiplied with the same weights. Tuples hold what there is of
-each.
+which are fewer than programs, are shared so by `parts` programs each (PIECES 0), or cut into PIECES of their tokens, one for a
+program, which share no sums. Tensors have a power of two tokens: a tile of more has the rest in others, which are multiplied with
+the same weights. Tuples hold what there is of each.
 """
 
 from __future__ import annotations
@@ -58,14 +58,20 @@ def _field(w, S: gl.constexpr):
 
 
 @gluon.jit
+def _part(t, tiles, steps, parts):
+    """Job t of tiles that so many programs share: its tile, which part of the columns, the first step, how many. The first parts of
+    all come first, then the second ones."""
+    part = t // tiles
+    first = part * steps // parts
+    return t % tiles, part, first, (part + 1) * steps // parts - first
+
+
+@gluon.jit
 def _job(t, whole, steps, SPLIT: gl.constexpr):
-    """Job t of the tiles that are whole: its tile, which part of the columns, the first step, how many. The first parts of all
-    come first, then the second ones."""
+    """Job t of the tiles that are whole, as `_part`."""
     if SPLIT == 1:
         return t, 0, 0, steps
-    part = t // whole
-    first = part * steps // SPLIT
-    return t % whole, part, first, (part + 1) * steps // SPLIT - first
+    return _part(t, whole, steps, SPLIT)
 
 
 @gluon.jit
@@ -91,17 +97,17 @@ def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def _finish(acc, off_n, off_m, of_tokens, scale, bias, out, M, N,
+def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, box, y_buf, M, N,
             CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """acc [rows, tokens] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers. BIAS: 0
     none, 1 one for each row, 2 for each result.
 
-    On their way out sums stay within their warp, so that no warp waits for another.
+    With a box, a descriptor of out, results go to y_buf in shared memory, from where they are copied while the next tile is
+    multiplied. Else they stay within their warp on their way out, so that no warp waits for another.
     """
     BN: gl.constexpr = acc.shape[0]
     BM: gl.constexpr = acc.shape[1]
     L: gl.constexpr = acc.type.layout
-    less, of_token = of_tokens
     if CODES:
         acc = acc - gl.expand_dims(gl.convert_layout(less, gl.SliceLayout(0, L)), 0)
     if out.dtype.element_ty == gl.int32:
@@ -116,6 +122,14 @@ def _finish(acc, off_n, off_m, of_tokens, scale, bias, out, M, N,
         y = acc.to(gl.float32) * by
         if BIAS == 1:
             y = y + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
+    if box is not None:
+        tma.store_wait(pendings=0)  # of the tile before
+        gl.thread_barrier()
+        y_buf.permute((1, 0)).store(y.to(out.dtype.element_ty))
+        fence_async_shared()
+        gl.thread_barrier()
+        tma.async_copy_shared_to_global(box, [off_m, off_n], y_buf)
+        return
     to: gl.constexpr = gl.BlockedLayout([8, 1], [2, 16], [4, 1], [0, 1])
     n = gl.expand_dims(off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, to)), 1)
     m = gl.expand_dims(off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, to)), 0)
@@ -141,63 +155,80 @@ def _come(count):
 
 
 @gluon.jit
-def _await(count, least: gl.constexpr):
+def _await(count, least):
     """Until a count is so large. Every thread looks for itself, and then sees what was written before it grew."""
     thread = _threads()
     gl.inline_asm_elementwise(
-        AWAIT, "=&r,l,r", [count + thread * 0, gl.full_like(thread, least)], dtype=gl.int32, is_pure=False, pack=1
+        AWAIT, "=&r,l,r", [count + thread * 0, thread * 0 + least], dtype=gl.int32, is_pure=False, pack=1
     )
     gl.thread_barrier()  # before anybody clears it
 
 
 @gluon.jit
-def _leave(acc, at):
-    gl.inline_asm_elementwise(LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4)
-
-
-@gluon.jit
-def _plus(acc, at):
-    """acc and what lies in memory. Sums are added as they come: not all that are read need a register at once."""
-    return gl.inline_asm_elementwise(
-        ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4
-    )
-
-
-@gluon.jit
-def _join(acc, partial, count, before, part, SPLIT: gl.constexpr):
-    """Leave the sums of a part of a tile; or, where `before` tells that it is the last of SPLIT to come, add up those of all.
-    Whether it is the last, and the sums.
-
-    The last waits for others. They have come before, so they are running, and wait for nobody: a program has one job where tiles
-    are shared. Every part has memory of its own, written once by a launch and read only after all have written, so nothing must
-    be zero before and nothing is cleared but the count. Sums lie so that the lanes of a warp write to neighbours: `at` is the
-    place of the first of four.
-    """
+def _sums_at(acc, partial):
+    """Where the sums of a part lie: the first of each four of a thread, so that the lanes of a warp write to neighbours."""
     L: gl.constexpr = acc.type.layout
     BM: gl.constexpr = acc.shape[1]
-    SIZE: gl.constexpr = acc.shape[0] * BM
     r = gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, L))
     c = gl.arange(0, BM, layout=gl.SliceLayout(0, L))
     row = r // 64 * (64 * BM) + r % 64 // 16 * 128 + r % 8 * 16
     column = c // 8 * 512 + c % 8 // 2 * 4
-    at = partial + gl.expand_dims(row, 1) + gl.expand_dims(column, 0)
-    last = gl.sum(before, 0) % LEFT == SPLIT - 1
+    return partial + gl.expand_dims(row, 1) + gl.expand_dims(column, 0)
+
+
+@gluon.jit
+def _leave(accs, partial):
+    """Store the sums of all tensors of a part, one after another."""
+    for h in gl.static_range(len(accs)):
+        at = _sums_at(accs[h], partial)
+        gl.inline_asm_elementwise(
+            LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [accs[h], at], dtype=gl.int32, is_pure=False, pack=4
+        )
+        partial += accs[h].shape[0] * accs[h].shape[1]
+
+
+@gluon.jit
+def _plus(accs, partial):
+    """accs and what lies in memory. Sums are added as they come: not all that are read need a register at once."""
+    found = ()
+    for h in gl.static_range(len(accs)):
+        at = _sums_at(accs[h], partial)
+        found += (
+            gl.inline_asm_elementwise(
+                ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [accs[h], at], dtype=gl.int32, is_pure=False, pack=4
+            ),
+        )
+        partial += accs[h].shape[0] * accs[h].shape[1]
+    return found
+
+
+@gluon.jit
+def _join(accs, partial, count, before, part, parts, SIZE: gl.constexpr, SPLIT: gl.constexpr):
+    """Leave the SIZE sums of a part of a tile; or, where `before` tells that it is the last of so many parts to come, add up those
+    of all. Whether it is the last, and the sums. SPLIT: how many parts there are where that is known before, else 0.
+
+    The last waits for others. They have come before, so they are running, and wait for nobody: what is shared is the last job of a
+    program. Every part has memory of its own, written once by a launch and read only after all have written, so nothing must
+    be zero before and nothing is cleared but the count.
+    """
+    last = gl.sum(before, 0) % LEFT == parts - 1
     if last:
-        _await(count, (SPLIT - 1) * LEFT + SPLIT)
-        if SIZE > 64 * 32 and SIZE * (SPLIT - 1) > 128 * 64:  # sums of several parts at once would not fit in registers
-            for _ in range(1, SPLIT):
-                part = gl.where(part == SPLIT - 1, 0, part + 1)
-                acc = _plus(acc, at + part * SIZE)
+        _await(count, (parts - 1) * LEFT + parts)
+        # sums of several parts at once would not fit in registers
+        if SPLIT == 0 or (SIZE > 64 * 32 and SIZE * (SPLIT - 1) > 128 * 64):
+            for _ in range(1, parts):
+                part = gl.where(part == parts - 1, 0, part + 1)
+                accs = _plus(accs, partial + part * SIZE)
         else:
             for _ in gl.static_range(1, SPLIT):
                 part = gl.where(part == SPLIT - 1, 0, part + 1)
-                acc = _plus(acc, at + part * SIZE)
+                accs = _plus(accs, partial + part * SIZE)
         gl.store(count, 0)
     else:
-        _leave(acc, at + part * SIZE)
+        _leave(accs, partial + part * SIZE)
         gl.thread_barrier()
         gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all that stand before the barrier
-    return last, acc
+    return last, accs
 
 
 @gluon.jit
@@ -277,31 +308,36 @@ def _begin(total, token_scale, off_m, M, PART: gl.constexpr, TOKENS: gl.constexp
     rm = off_m + gl.arange(0, TOKENS, layout=gl.BlockedLayout([1], [32], [4], [0]))
     less = gl.load(total + rm, mask=rm < M, other=0)
     of_token = gl.load(token_scale + rm, mask=rm < M, other=0)
-    return (less, of_token), gl.zeros((PART, TOKENS), gl.int32, L)
+    return less, of_token, gl.zeros((PART, TOKENS), gl.int32, L)
 
 
 @gluon.jit
-def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
-              tile, off_n, off_m, part, it, j, n,
+def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs,
+              partial, counts, M, N, place, off_n, off_m, part, parts, it, j, n,
               PART: gl.constexpr, TOKENS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
               SPLIT: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
-    """Job j of a program, n steps from `it` on, of rows from off_n and tokens from off_m on. The step behind them."""
+    """Job j of a program, n steps from `it` on, of rows from off_n and tokens from off_m on. The step behind them. SPLIT: 1 where
+    a tile is one job, else as `_join` takes it; place: where the sums of parts meet."""
     HALF: gl.constexpr = (PARTS - 1) * W
-    WIDE: gl.constexpr = min(TOKENS, x_bufs[0].shape[1])
-    of_wide, acc = _begin(total, token_scale, off_m, M, PART, WIDE)
-    accs = (acc,)
-    if TOKENS > WIDE:
-        of_rest, rest = _begin(total, token_scale, off_m + WIDE, M, PART, TOKENS - WIDE)
-        accs = (acc, rest)
+    COUNT: gl.constexpr = len(x_bufs) if x_bufs[0].shape[1] < TOKENS else 1
+    less = ()
+    of_token = ()
+    accs = ()
+    at = off_m
+    for h in gl.static_range(COUNT):
+        one, two, acc = _begin(total, token_scale, at, M, PART, min(TOKENS, x_bufs[h].shape[1]))
+        less += (one,)
+        of_token += (two,)
+        accs += (acc,)
+        at += x_bufs[h].shape[1]
     if TURNS:
         mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
-    place = tile * PARTS + HALF
     early = 0
-    if SPLIT > 1 and CODES:  # some steps are left to do while it is asked who comes last
+    if SPLIT != 1 and CODES:  # some steps are left to do while it is asked who comes last
         early = gl.maximum(n - 1, 0) // AT_ONCE
         for _ in range(early):
             accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, AT_ONCE)
-    if SPLIT > 1:
+    if SPLIT != 1:
         before = _come(counts + place)
     if CODES:
         for _ in range(n // AT_ONCE - early):
@@ -312,15 +348,21 @@ def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias
         accs, it = _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS, HALF, PARTS, STAGES)
     if TURNS:
         mbarrier.arrive(turn.index(1 - W), count=1)
-    acc = accs[0]
     complete = True
-    if SPLIT > 1:
-        own = partial + place.to(gl.int64) * (SPLIT * PART * TOKENS)
-        complete, acc = _join(acc, own, counts + place, before, part, SPLIT)
+    if SPLIT != 1:
+        own = partial + place.to(gl.int64) * (parts * (PART * TOKENS))
+        complete, accs = _join(accs, own, counts + place, before, part, parts, PART * TOKENS, SPLIT)
     if complete:
-        if TOKENS > WIDE:  # first: then those registers are free for the others
-            _finish(accs[1], off_n, off_m + WIDE, of_rest, scale, bias, out, M, N, CODES, ROWS, BIAS)
-        _finish(acc, off_n, off_m, of_wide, scale, bias, out, M, N, CODES, ROWS, BIAS)
+        for h in gl.static_range(COUNT - 1, -1, -1):  # the smallest first: then those registers are free for the others
+            to = off_m
+            for g in gl.static_range(h):
+                to += x_bufs[g].shape[1]
+            if h == 1 or x_bufs[0].shape[1] > TOKENS:
+                _finish(accs[h], off_n, to, less[h], of_token[h], scale, bias, out, box_fewer,
+                        y_bufs[h].index(W).slice(0, accs[h].shape[1]), M, N, CODES, ROWS, BIAS)  # fmt: skip
+            else:
+                _finish(accs[h], off_n, to, less[h], of_token[h], scale, bias, out, box, y_bufs[h].index(W), M, N,
+                        CODES, ROWS, BIAS)  # fmt: skip
     return it
 
 
@@ -330,7 +372,8 @@ def _is_mine(j, TURNS: gl.constexpr, W: gl.constexpr):
 
 
 @gluon.jit
-def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial,
+             counts, M, N, whole, parts, tiles, steps,
              BN: gl.constexpr, BM: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
              GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
@@ -348,11 +391,22 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
         j = t // gl.num_programs(0)
         if _is_mine(j, TURNS, W):
             off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
-            it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
-                           tile, off_n + HALF * PART, off_m, part, it, j, n,
+            it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs,
+                           partial, counts, M, N, tile * PARTS + HALF, off_n + HALF * PART, off_m, part, SPLIT, it, j, n,
                            PART, BM, PARTS, TURNS, STAGES, SPLIT, CODES, ROWS, BIAS, W)  # fmt: skip
         else:
             it += n
+    if PIECES == 0:
+        for t in range(whole + gl.program_id(0), whole + (tiles - whole) * parts, gl.num_programs(0)):
+            tile, part, _, n = _part(t - whole, tiles - whole, steps, parts)
+            j = t // gl.num_programs(0)
+            if _is_mine(j, TURNS, W):
+                off_n, off_m = _place(whole + tile, M, N, BN, BM, GROUP)
+                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer,
+                               y_bufs, partial, counts, M, N, tile * PARTS + HALF, off_n + HALF * PART, off_m, part, parts, it, j, n,
+                               PART, BM, PARTS, TURNS, STAGES, 0, CODES, ROWS, BIAS, W)  # fmt: skip
+            else:
+                it += n
     if PIECES > 1:
         TOKENS: gl.constexpr = BM // PIECES
         for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
@@ -360,30 +414,34 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
             j = t // gl.num_programs(0)
             if _is_mine(j, TURNS, W):
                 off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
-                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
-                               tile, off_n + HALF * PART, off_m + piece * TOKENS, 0, it, j, steps,
+                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer,
+                               y_bufs, partial, counts, M, N, 0, off_n + HALF * PART, off_m + piece * TOKENS, 0, 1, it, j, steps,
                                PART, TOKENS, PARTS, TURNS, STAGES, 1, CODES, ROWS, BIAS, W)  # fmt: skip
             else:
                 it += steps
+    if box is not None:
+        tma.store_wait(pendings=0)  # shared memory is theirs until they have read it
 
 
 @gluon.jit
-def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
-           M, N, KB, whole, tiles, steps,
+def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial, counts,
+           M, N, KB, whole, parts, tiles, steps,
            BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
            ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial,
+             counts, M, N, whole, parts, tiles, steps,
              BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 0)  # fmt: skip
 
 
 @gluon.jit
-def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
-            M, N, KB, whole, tiles, steps,
+def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial, counts,
+            M, N, KB, whole, parts, tiles, steps,
             BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
             ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial,
+             counts, M, N, whole, parts, tiles, steps,
              BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 1)  # fmt: skip
 
 
@@ -405,17 +463,18 @@ def _fetch(ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early
         mbarrier.expect(bar, (PARTS * PART + PLANES * TOKENS) * BK, pred=it >= early)
         _fetch_weights(w, w_bufs, bar, off_n, i * BK, s, it >= early, PART, PARTS)
         for p in gl.static_range(PLANES):
+            at = off_m
             for h in gl.static_range(len(xs)):
                 to = x_bufs[h].index(s * PLANES + p).slice(0, xs[h].block_shape[0])
-                at = off_m + h * xs[0].block_shape[0]
                 tma.async_copy_global_to_shared(xs[h], [at, p * KB + i * BK], bar, to)
+                at += xs[h].block_shape[0]
         it += 1
     return it
 
 
 @gluon.jit
-def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
-             M, N, KB, whole, tiles, steps,
+def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, y_bufs, partial, counts,
+             M, N, KB, whole, parts, tiles, steps,
              BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
              STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
@@ -437,6 +496,31 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scal
         it = _fetch(
             ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, BM, BK, PART, PARTS, STAGES, PLANES
         )
+    if PIECES == 0:
+        for t in range(whole + gl.program_id(0), whole + (tiles - whole) * parts, gl.num_programs(0)):
+            tile, _, k, n = _part(t - whole, tiles - whole, steps, parts)
+            off_n, off_m = _place(whole + tile, M, N, BN, BM, GROUP)
+            it = _fetch(
+                ready,
+                free,
+                w_bufs,
+                x_bufs,
+                w,
+                xs,
+                off_n,
+                off_m,
+                KB,
+                k,
+                n,
+                it,
+                early,
+                BM,
+                BK,
+                PART,
+                PARTS,
+                STAGES,
+                PLANES,
+            )
     if PIECES > 1:
         for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
             tile, piece = _piece(t, whole, PIECES)
@@ -446,15 +530,16 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scal
                         BM // PIECES, BK, PART, PARTS, STAGES, PLANES)  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["M", "whole"])
+@gluon.jit(do_not_specialize=["M", "whole", "parts"])
 def wgmma(
-    w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole,
+    w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer, partial, counts, M, N, KB, whole, parts,
     BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
     x takes the largest power of two tokens of a tile, x_fewer those of a piece, or those that a tile has beyond x: such tiles
-    are neither cut nor shared. Where there are neither it is None."""
+    are not cut. Where there are neither it is None. box and box_fewer take as many tokens of the results, where these go out
+    through shared memory; else they are None."""
     PLANES: gl.constexpr = 4 if CODES else 1
     PARTS: gl.constexpr = 1 if TURNS else 2
     may_start()
@@ -463,11 +548,18 @@ def wgmma(
     w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
     x_bufs = (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x.block_shape[0], BK], x.layout),)
     if x.block_shape[0] < BM:
-        gl.static_assert(SPLIT == 1 and PIECES == 1, "tiles of two tensors of tokens are neither shared nor cut")
+        gl.static_assert(PIECES < 2, "tiles of two tensors of tokens are not cut into pieces")
         gl.static_assert(
             x.block_shape[0] + x_fewer.block_shape[0] == BM, "x and x_fewer do not hold the tokens of a tile"
         )
         x_bufs += (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x_fewer.block_shape[0], BK], x_fewer.layout),)
+    y_bufs = x_bufs
+    if box is not None:
+        y_bufs = (gl.allocate_shared_memory(box.dtype, [2, box.block_shape[0], box.block_shape[1]], box.layout),)
+        if len(x_bufs) > 1:
+            y_bufs += (
+                gl.allocate_shared_memory(box.dtype, [2, box_fewer.block_shape[0], box.block_shape[1]], box.layout),
+            )
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = free
@@ -481,12 +573,15 @@ def wgmma(
     fence_async_shared()  # copies look at barriers in a way of their own
     gl.warp_specialize(  # a tuple with a name would lose its constants
         [
-            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
-                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
-            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
-                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
-            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
-                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer,
+                y_bufs, partial, counts, M, N, KB, whole, parts, tiles, steps, BN, BM, BK,
+                PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer,
+                y_bufs, partial, counts, M, N, KB, whole, parts, tiles, steps, BN, BM, BK,
+                PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, box, box_fewer,
+                y_bufs, partial, counts, M, N, KB, whole, parts, tiles, steps, BN, BM, BK,
+                PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip

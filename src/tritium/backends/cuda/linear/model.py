@@ -1,0 +1,89 @@
+"""How long a product of tiles takes on Hopper: a model of the kernel `wgmma`, with constants that were fitted to measurements.
+
+Knows nothing of torch, triton or how candidates are made. A program has a start (its launch, the first stages, its results), and
+steps that each tile takes at a constant rate; what tiles, parts and rounds cost beyond that is the same for all tiles.
+`bench/cuda_sweep.py` measures, `bench/cuda_fit.py` fits, `cuda.linear.measured` holds what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tritium.backends.cuda.linear.measured import COSTS, FEW_TOKENS, TILE_TIMES
+from tritium.backends.cuda.linear.spread import spread, tensors
+
+RESULTS = 1024  # in which the results of a tile are counted
+
+
+class Tile(NamedTuple):
+    """A product of n rows, m tokens and so many bytes of each row of weights, and the tile that it is cut into."""
+
+    n: int
+    m: int
+    row_bytes: int
+    rows: int
+    tokens: int
+    step: int
+    turns: int
+    beside: bool  # two programs fit on a multiprocessor
+    number: int  # how tiles are dealt, as `spread` takes it
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        return self.rows, self.tokens, self.step, self.turns
+
+
+class Terms(NamedTuple):
+    """What the time of a tile is the sum of: steps one after another, with two programs on each multiprocessor or one, and how
+    often each cost of `COSTS` is paid."""
+
+    steps: float
+    doubled: bool
+    costs: dict[str, float]
+
+
+def terms(t: Tile, processors: int) -> Terms:
+    """Return the terms of a tile on a GPU of so many multiprocessors."""
+    steps, tiles = -(-t.row_bytes // t.step), -(-t.n // t.rows) * -(-t.m // t.tokens)
+    results = t.rows * t.tokens / RESULTS
+    dealt = spread(t.number, tiles, steps, t.tokens, processors)
+    costs = {"weight": t.n * t.row_bytes * 1e-6, "result": t.n * t.m * 2e-6}  # MB
+    if t.number > 0:
+        rounds = -(-dealt.whole // dealt.programs)
+        along = rounds * steps + 0.0
+        late = dealt.pieces > 1 or dealt.parts > 1
+        if dealt.pieces > 1:
+            along += steps / dealt.pieces
+            costs["piece"] = 1.0
+        if dealt.parts > 1:
+            along += -(-steps // dealt.parts)
+            costs |= {"late": 1.0, "late_results": results, "late_parts": (dealt.parts - 1) * results}
+        costs |= {"stay": rounds - 1 + late, "stay_results": (rounds - 1 + late) * results}
+        return Terms(along, False, costs)
+    jobs = tiles * dealt.split
+    doubled = t.beside and jobs > processors
+    rounds = -(-jobs // (2 * processors if doubled else processors))
+    costs |= {"round": rounds - 1.0, "round_results": (rounds - 1) * results, "doubled": float(doubled)}
+    if dealt.split > 1:
+        costs |= {"part": 1.0, "part_results": results, "parts": (dealt.split - 1) * results}
+    return Terms(rounds * float(-(-steps // dealt.split)), doubled, costs)
+
+
+def tile_us(t: Tile, processors: int) -> float | None:
+    """Return the time of a tile in µs, or None where none like it was measured."""
+    known = TILE_TIMES.get(t.key)
+    if known is None:
+        return None
+    found = terms(t, processors)
+    step = known.doubled if found.doubled else known.step
+    return known.start + found.steps * step + sum(COSTS[name] * count for name, count in found.costs.items())
+
+
+def few_tokens_us(n: int, k: int) -> float:
+    """Return the time of `fragments` for 9 to 16 tokens, in µs: it grows with the weights, and with the columns of a row."""
+    return FEW_TOKENS.start + FEW_TOKENS.weight * (n * k / 4e6) + FEW_TOKENS.columns * (k / 1e3)
+
+
+def is_measured(rows: int, tokens: int, step: int, turns: int) -> bool:
+    """Return True if the times of a tile are known."""
+    return (rows, tokens, step, turns) in TILE_TIMES and len(tensors(tokens)) <= 2
