@@ -23,9 +23,9 @@ from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cud
 from tritium.backends.cuda.linear.ternary import Tokens
 
 ROUNDS, QUICK_ROUNDS = 5, 3
-SETTLE_MS = 20.0  # before every value of long calls: shorter than elsewhere, since draws are many
 INT_MM_ROWS = 32  # `_int_mm` takes more than 16 rows: fewer tokens are filled up
 INT4_TOKENS = 64
+MOST_COPIES = 256  # of a matrix: those of the smallest are still more than the second cache holds
 FP8_MOST = tl.constexpr(448.0)
 
 
@@ -63,7 +63,9 @@ class Operands:
         n, k, m = draw
         random = torch.Generator("cuda").manual_seed(seed)
         self.draw = draw
-        codes = torch.randint(-1, 2, (copies(n * k // 4), n, k), dtype=torch.int8, device="cuda", generator=random)
+        codes = torch.randint(
+            -1, 2, (min(copies(n * k // 4), MOST_COPIES), n, k), dtype=torch.int8, device="cuda", generator=random
+        )
         self.first = codes[0].clone()
         self.bf16 = codes[: copies(2 * n * k)].bfloat16()
         self.fp8 = codes[: copies(n * k)].to(torch.float8_e4m3fn)
@@ -80,7 +82,7 @@ class Operands:
         group, inner = (128, 8) if k % 128 == 0 else (64, 4)
         scales = torch.full((k // group, n, 2), 0.02, dtype=torch.bfloat16, device="cuda")
         packed = []
-        for _ in range(copies(n * k // 2)):
+        for _ in range(min(copies(n * k // 2), MOST_COPIES)):
             nibbles = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda", generator=random)
             packed.append((torch.ops.aten._convert_weight_to_int4pack(nibbles, inner), group, scales))
         return packed
@@ -153,7 +155,7 @@ def timed(draw: Draw, options: Options, seed: int) -> tuple[Cell, int]:
     operands = Operands(draw, seed)
     ready, checked = arms(operands)
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    cell = Cell(*draw, in_turn(ready, rounds, SETTLE_MS), str(cuda_ternary.choose(*draw)))
+    cell = Cell(*draw, in_turn(ready, rounds), str(cuda_ternary.choose(*draw)))
     return cell, checked
 
 

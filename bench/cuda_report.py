@@ -25,7 +25,7 @@ TIMES_RECORDED = 2.5
 MEDIAN_FP8 = {1: 2.5, 32: 1.15}  # of random shapes, by the fewest tokens of their class
 TIMES_INT4 = 1.5  # at one token
 CHAIN_US, TOKEN_US = 270.0, 600.0  # at most
-TIMES_TORCH, REPLAY_US = 1.5, 10.0  # at most, of the host's time
+TIMES_TORCH, REPLAY_US, HOST_TIMES_MM = 1.5, 10.0, 1.2  # at most, of the host's time
 
 
 class Options(NamedTuple):

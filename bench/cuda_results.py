@@ -134,6 +134,19 @@ def host(records: Records) -> Rows:
     return Rows("Host time of a call", ("case",), columns, rows)
 
 
+def inside_torch(records: Records) -> Rows:
+    names = list(dict.fromkeys(name for part in records for us in part.values() for name in us))
+    columns = [Column(name, "µs", f"time of a call, {name}") for name in names]
+    columns.append(Column("× nn.Linear", "×", "time of nn.Linear in bf16 / time of tritium", "ratio"))
+    rows = []
+    for kind, part in zip(("host time of a layer", "stack of blocks"), records, strict=True):
+        for case, us in part.items():
+            rows.append(
+                Entry((kind, case), times_of(us) | present(**{"× nn.Linear": ratio_in(us, "nn.Linear, bf16", OURS)}))
+            )
+    return Rows("Ternary layers inside PyTorch on a GPU", ("what", "case"), columns, rows)
+
+
 def dense(records: Records) -> Rows:
     (record,) = records
     ceiling = record["read_bytes_per_s"]
@@ -158,4 +171,5 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "host": host,
     "dense": dense,
     "random": random_shapes,
+    "torch": inside_torch,
 }

@@ -94,7 +94,7 @@ def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int, settle_ms: flo
     for _ in range(rounds):
         for name, arm in ready.items():
             if settled:
-                device_ms(arm, math.ceil(settle_ms / once_ms[name]))
+                device_ms(arm, math.ceil(SETTLE_MS / once_ms[name]))
             least = LEAST_MS if isinstance(arm, Replay) else LEAST_CALLS_MS
             times = max(1, math.ceil(least / once_ms[name]))
             values[name].append(1e3 * device_ms(arm, times) / (times * calls[name]))

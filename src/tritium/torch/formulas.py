@@ -42,14 +42,19 @@ def rounded(x: torch.Tensor, lambda_: float, most: float | None = None) -> torch
 
 
 @torch.no_grad()
-def ternarise(weight: torch.Tensor, *, axis: int | None = None, group: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def ternarise(
+    weight: torch.Tensor, *, axis: int | None = None, group: int = 0, scale: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (t, g): the weights as -1, 0 and 1 in int8, and the f32 scales that multiply them.
 
-    One scale for the tensor, one for each row (axis=0), or one for each `group` of columns, [rows, columns / group]."""
+    One scale for the tensor, one for each row (axis=0), or one for each `group` of columns, [rows, columns / group]: the mean
+    magnitude of the weights, or `scale` where it was learned."""
     if not torch.isfinite(weight).all():
         raise QuantError("ternarise: the weights hold NaN or infinity; the training diverged.")
     check_scales(axis, group, weight.shape[-1])
-    g = absmean(weight, axis, group)
+    g = absmean(weight, axis, group) if scale is None else scale.detach()
+    if not torch.isfinite(g).all():
+        raise QuantError("ternarise: the scales hold NaN or infinity; the training diverged.")
     return (weight.float() * (1 / spread(g, group))).round_().clamp_(-1, 1).to(torch.int8), g
 
 
@@ -80,6 +85,15 @@ def round_activations(
     amax = absmax(grouped if activations == "group" else x)
     amax = amax[..., None] if group and activations == "token" else amax
     return rounded(grouped * (127 / amax), lambda_), amax / 127
+
+
+def learned(scale: torch.Tensor, group: int) -> torch.Tensor:
+    """Return a learned scale as the layer multiplies with it, in f32 and above zero; of groups rounded to f16, as files keep it.
+
+    The gradient passes both; its value is added to a zero, since x + (y - x) need not be y."""
+    still = scale.detach().float()
+    g = still.clamp_min(TINY)
+    return (g.half().float() if group else g) + (scale.float() - still)
 
 
 def dequantised(t: torch.Tensor, g: torch.Tensor, group: int) -> torch.Tensor:

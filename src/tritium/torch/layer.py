@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -17,9 +18,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tritium import buffer, nn as native
 from tritium.errors import ArgumentError
 from tritium.torch import ops
-from tritium.torch.formulas import ACTIVATIONS, absmean, check_scales, round_activations, rounded, spread
+from tritium.torch.formulas import (
+    ACTIVATIONS,
+    absmean,
+    check_scales,
+    learned,
+    round_activations,
+    rounded,
+    spread,
+    ternarise,
+)
 
 HAS_TRITON = find_spec("triton") is not None
+SCALES = ("absmean", "learned")
 HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
 
@@ -38,24 +49,29 @@ class BitLinear(nn.Linear):
     """A linear layer with ternary weights; its parameters are the latent weights.
 
     Weights have one scale, one for each row (`axis=0`) or one for each `group` of columns (as Bonsai and BitCPM have them).
-    `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS norm
-    before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
+    `scales` are the mean magnitude of the weights ("absmean") or a parameter ("learned", from that mean; `reset_scale` sets it
+    anew). `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS
+    norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
     """
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
-        axis: int | None = None, group: int = 0, activations: str = "token", lambda_: float = 1.0, device: Any = None,
-        dtype: Any = None,
+        axis: int | None = None, group: int = 0, scales: str = "absmean", activations: str = "token", lambda_: float = 1.0,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         if norm not in (None, "rms"):
             raise ArgumentError(f"BitLinear: norm is None or 'rms', given {norm!r}.")
         check_scales(axis, group, in_features)
+        if scales not in SCALES:
+            raise ArgumentError(f"BitLinear: scales are {' or '.join(map(repr, SCALES))}, given {scales!r}.")
         if activations not in ACTIVATIONS or (activations == "group" and not group):
             raise ArgumentError(
                 f"BitLinear: activations are 'token', 'group' (with group=…) or 'float', given {activations!r} and group={group}."
             )
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.axis, self.group, self.activations = axis, group, activations
+        start = nn.Parameter(absmean(self.weight, axis, group)) if scales == "learned" else None
+        self.register_parameter("scale", start)
         self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
         self.lambda_ = lambda_
         self._packed: ops.Packed | None = None
@@ -71,7 +87,7 @@ class BitLinear(nn.Linear):
 
     def _through_kernels(self, x: torch.Tensor) -> bool:
         grads = torch.is_grad_enabled() and (
-            x.requires_grad or self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+            x.requires_grad or any(p.requires_grad for p in (self.weight, self.bias, self.scale) if p is not None)
         )
         return (
             not (grads or self.training)
@@ -79,7 +95,7 @@ class BitLinear(nn.Linear):
             and x.device == self.weight.device
             and _plain(x)
             and _plain(self.weight)
-            and (torch.compiler.is_compiling() or not _watched())
+            and (self.scale is None if torch.compiler.is_compiling() else not _watched())  # the operator takes no scale
         )
 
     def _run_torch(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,27 +105,43 @@ class BitLinear(nn.Linear):
         kind = asked if asked in (torch.bfloat16, torch.float64) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
             q, a = round_activations(x.float(), self.group, self.activations, self.lambda_)
-            g = absmean(self.weight, self.axis, self.group)
-            t = rounded(self.weight.float() * (1 / spread(g, self.group)), self.lambda_, most=1)
+            g = self._scales()
+            t = rounded(self.weight.float() * (1 / spread(g.detach(), self.group)), self.lambda_, most=1)
             if self.group:  # its scales are inside the sum
                 y = functional.linear((q * a).flatten(-2).to(kind), (t * spread(g, self.group)).to(kind))
             else:
                 y = functional.linear(q.to(kind), t.to(kind)) * (a * g)
             return (y if self.bias is None else y + self.bias.float()).to(asked)
 
+    def _scales(self) -> torch.Tensor:
+        """Return what multiplies the ternary weights: the mean magnitude of the latent ones, or what was learned."""
+        return absmean(self.weight, self.axis, self.group) if self.scale is None else learned(self.scale, self.group)
+
+    def ternary(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (t, g), the int8 weights and f32 scales that the layer computes with and `export` writes."""
+        return ternarise(self.weight, axis=self.axis, group=self.group, scale=self._scales())
+
+    @torch.no_grad()
+    def reset_scale(self) -> None:
+        """Set a learned scale to the mean magnitude of the weights: after these were initialised or loaded."""
+        if self.scale is not None:
+            self.scale = nn.Parameter(absmean(self.weight, self.axis, self.group), self.scale.requires_grad)
+
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
         """The kernels: a compiler sees one operator; else it is called directly, which takes the host less time."""
         if torch.compiler.is_compiling():
             y = torch.ops.tritium.bit_linear(x, self.weight, self.bias, self.axis, self.group, self.activations)
         else:
-            y = self._ready().run(x)
+            y = self._ready().run(x, replay=True)
         kind = x.device.type
         return y.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else y
 
     def _ready(self) -> ops.Packed:
         kept = self._packed
-        if kept is None or not kept.is_of(self.weight, self.bias):
-            kept = self._packed = ops.packed(self.weight, self.bias, self.axis, self.group, self.activations)
+        if kept is None or not kept.is_of(self.weight, self.bias, self.scale):
+            kept = self._packed = ops.packed(
+                self.weight, self.bias, self.axis, self.group, self.activations, scale=self.scale
+            )
         return kept
 
     def packed(self) -> native.BitLinear:
@@ -133,13 +165,15 @@ class BitLinear(nn.Linear):
 
     def extra_repr(self) -> str:
         scales = f", group={self.group}" if self.group else "" if self.axis is None else f", axis={self.axis}"
+        scales += "" if self.scale is None else ", scales='learned'"
         kind = "" if self.activations == "token" else f", activations={self.activations!r}"
         return super().extra_repr() + scales + kind + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
 
 
 def _plain(x: torch.Tensor) -> bool:
     """Whether tritium can look at the memory of x: a tensor of its own, on the CPU or on a GPU that our kernels run on."""
-    whole = type(x) in (torch.Tensor, nn.Parameter) and x.layout is torch.strided
+    kinds = (torch.Tensor, nn.Parameter, FakeTensor) if torch.compiler.is_compiling() else (torch.Tensor, nn.Parameter)
+    whole = type(x) in kinds and x.layout is torch.strided
     return whole and ((x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and HAS_TRITON))
 
 

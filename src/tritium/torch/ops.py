@@ -16,8 +16,9 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tritium import interop, nn as native
+from tritium.backends.cuda.gpu import made_apart
 from tritium.errors import ArgumentError
-from tritium.torch.formulas import ACTIVATIONS, dequantised, pack, round_activations, ternarise, unpack
+from tritium.torch.formulas import ACTIVATIONS, dequantised, learned, pack, round_activations, ternarise, unpack
 
 _kept: Any = WeakTensorKeyDictionary()  # of weights or codes: what was made of them, by the options of the layer
 
@@ -42,8 +43,8 @@ class Packed:
     @cached_property
     def layer(self) -> native.BitLinear:
         """The layer as tritium's own, on the device of the codes."""
-        bias = None if self.bias is None else self.bias.float().cpu().numpy()
-        scale = (self.scale.half() if self.group else self.scale).cpu().numpy()
+        bias = None if self.bias is None else self.bias.cpu().numpy()
+        scale = self.scale.cpu().numpy()
         t = unpack(self.codes, self.columns).cpu().numpy()
         layer = native.BitLinear.from_ternary(t, bias, scale=scale, group=self.group, activations=self.activations)
         return layer if self.codes.is_cpu else layer.to(str(self.codes.device))
@@ -51,18 +52,23 @@ class Packed:
     @cached_property
     def _on_gpu(self) -> Callable[[torch.Tensor], torch.Tensor]:
         from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
-        from tritium.backends.cuda.linear.replay import Plans
 
         w = cuda_weights.ternary(self.codes, (self.codes.shape[0], self.columns))
-        scale = self.scale.half() if self.group else self.scale.float()
-        bias = None if self.bias is None else self.bias.float()
+        scale, bias = self.scale, self.bias
         by_group = self.activations == "group"
-        return Plans(lambda x: cuda_ternary.linear(x, w, scale, bias, x.dtype, self.group, by_group=by_group))
+        return lambda x: cuda_ternary.linear(x, w, scale, bias, x.dtype, self.group, by_group=by_group)
 
-    def run(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the layer's result, of the dtype of x."""
+    @cached_property
+    def _replayed(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        from tritium.backends.cuda.linear.replay import Plans
+
+        return Plans(self._on_gpu)
+
+    def run(self, x: torch.Tensor, replay: bool = False) -> torch.Tensor:
+        """Return the layer's result, of the dtype of x. replay: by launches that are kept, with memory of their own between them,
+        which is not for calls in whose place torch may record a graph."""
         if x.is_cuda and self.activations != "float":
-            return self._on_gpu(x)
+            return self._replayed(x) if replay else self._on_gpu(x)
         return interop.to_torch(self.layer(interop.from_torch(x.detach())))
 
 
@@ -74,18 +80,29 @@ def _state_of(tensors: tuple[torch.Tensor | None, ...]) -> tuple[Any, ...] | Non
         return None
 
 
-def packed(weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str) -> Packed:
-    """Return latent weights made ready, again when torch counted a write to them or to the bias."""
+def packed(
+    weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str,
+    scale: torch.Tensor | None = None,
+) -> Packed:  # fmt: skip
+    """Return latent weights made ready, again when torch counted a write to them, to the bias or to a learned scale."""
     known = _kept.setdefault(weight, {})
     found = known.get((axis, group, activations))
-    if found is None or not found.is_of(weight, bias):
-        made_of = _state_of((weight, bias))
-        t, g = ternarise(weight, axis=axis, group=group)
-        found = Packed(pack(t), g, None if bias is None else bias.detach().clone(), weight.shape[1], group, activations)
+    if found is None or not found.is_of(weight, bias, scale):
+        made_of = _state_of((weight, bias, scale))
+        found = made_apart(lambda: _made_of(weight, bias, axis, group, activations, scale), weight.device)
         found.made_of = (object(),) if made_of is None else made_of
-        found.alive = tuple(p.detach() for p in (weight, bias) if p is not None)
+        found.alive = tuple(p.detach() for p in (weight, bias, scale) if p is not None)
         known[axis, group, activations] = found
     return found
+
+
+def _made_of(
+    weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str, scale: torch.Tensor | None
+) -> Packed:  # fmt: skip
+    t, g = ternarise(weight, axis=axis, group=group, scale=None if scale is None else learned(scale, group))
+    with torch.no_grad():
+        kept = None if bias is None else bias.detach().float().clone()
+        return Packed(pack(t), g.half() if group else g, kept, weight.shape[1], group, activations)
 
 
 def forget(weight: torch.Tensor) -> None:
@@ -101,11 +118,20 @@ def _packed_codes(
     found = known.get((columns, group, activations))
     if found is None or not found.is_of(codes, scale, bias):
         made_of = _state_of((codes, scale, bias))
-        found = Packed(codes.detach(), scale.detach(), bias, columns, group, activations)
+        found = made_apart(lambda: _made_ready(codes, scale, bias, columns, group, activations), codes.device)
         found.made_of = (object(),) if made_of is None else made_of
         found.alive = tuple(t.detach() for t in (codes, scale, bias) if t is not None)
         known[columns, group, activations] = found
     return found
+
+
+def _made_ready(
+    codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, columns: int, group: int, activations: str
+) -> Packed:  # fmt: skip
+    with torch.no_grad():
+        kept = None if bias is None else bias.detach().float().clone()
+        scales = scale.detach().half() if group else scale.detach().float()
+        return Packed(codes.detach(), scales.clone(), kept, columns, group, activations)
 
 
 def _check(x: torch.Tensor, columns: int, group: int, activations: str) -> None:

@@ -19,16 +19,21 @@ from tritium import io
 from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.io import codecs, safetensors
 from tritium.io.convert import SIDE_FILES
+from tritium.io.formats import survey
 from tritium.io.model import names
 from tritium.io.stream import Piece
 from tritium.io.ternary import Array
 from tritium.machine.files import scratch
 from tritium.models.text.tokenizer import ALPHABET
-from tritium.torch.formulas import absmean, spread, ternarise
+from tritium.torch.formulas import spread
 from tritium.torch.layer import BitLinear, bit_linears
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 HEAD = "lm_head.weight"
+SUB_NORMS = {
+    "o_proj": "attn_sub_norm",
+    "down_proj": "ffn_sub_norm",
+}  # layers before which a BitNet has a norm, and its name
 
 
 def export(
@@ -39,12 +44,14 @@ def export(
     config: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     overwrite: bool = False,
+    exact: bool = False,
 ) -> io.Converted:
     """Write a model whose linear layers are BitLinear, in a format of `tritium.io.FORMATS`. It appears whole or not at all.
 
     Names are those of transformers (`model.layers.0.self_attn.q_proj`). `config` is config.json; by default the model's own
     `.config`. `tokenizer` is a folder that holds one, a dictionary of file names and contents (`byte_tokenizer()`), or anything
-    with `save_pretrained`. Linear layers that are no BitLinear are written as they are.
+    with `save_pretrained`. Linear layers that are no BitLinear are written as they are. `exact` refuses a format that would round
+    a scale; by default the largest change is `.scale_error` of the result. A Llama with sub-norms is written as a BitNet.
     """
     if format not in io.FORMATS:
         raise FormatError(
@@ -72,7 +79,20 @@ def export(
             safetensors.write(
                 file, {"format": "pt"}, list(_pieces(model, layers, bool(said.get("tie_word_embeddings"))))
             )
+        if exact:
+            _refuse_rounding(folder, format)
         return io.convert(folder, path, to=format, overwrite=overwrite)
+
+
+def _refuse_rounding(folder: Path, format: str) -> None:
+    """Raise unless a format keeps every scale to the bit."""
+    surveys = [survey(entry, io.FORMATS[format]) for entry in io.open(folder).entries.values()]
+    worst = max(surveys, key=lambda s: s.error)
+    if worst.error:
+        raise FormatError(
+            f"export: {format} rounds the scale of {worst.entry.name} by {worst.error:.1e} of it, and exact=True was given. Scales "
+            "of groups are f16 in training and stay; one for a tensor is kept by i2_s, hf, mlx and f32, those of rows by mlx and f32."
+        )
 
 
 def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -86,7 +106,7 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[st
         )
     norms = {layer.rms_norm is not None for layer in layers.values()}
     if len(norms) > 1:
-        raise FormatError("export: some BitLinear layers have a norm and some have none; files know only all or none.")
+        found, norms = _as_bitnet(found, layers), {False}  # the norms have names of their own there
     dense = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and not isinstance(m, BitLinear)]
     quant: dict[str, Any] = {
         "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline",
@@ -108,6 +128,32 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[st
     return kept | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
 
 
+def _as_bitnet(config: Mapping[str, Any], layers: Mapping[str, BitLinear]) -> dict[str, Any]:
+    """Return the configuration of a Llama with sub-norms, which is a BitNet with SiLU; raise where it is none."""
+    odd = [name for name, layer in layers.items() if (layer.rms_norm is not None) != name.endswith(tuple(SUB_NORMS))]
+    if odd:
+        raise FormatError(
+            f"export: some BitLinear layers have a norm and some have none, {odd[0]} among them; files know norms before all of them, "
+            f"or before {' and '.join(SUB_NORMS)} alone."
+        )
+    if config.get("model_type") != "llama" or config.get("attention_bias") or config.get("mlp_bias"):
+        raise FormatError(
+            f"export: norms before {' and '.join(SUB_NORMS)} alone are BitNet's; a {config.get('model_type')!r} (with biases, if it is "
+            "a llama) is none with them. Give all layers a norm (norms='all' of a recipe), or none."
+        )
+    eps = {layer.rms_norm.eps for layer in layers.values() if layer.rms_norm is not None}
+    if eps != {config.get("rms_norm_eps", 1e-6)}:
+        raise FormatError(
+            f"export: the sub-norms have eps {sorted(map(str, eps))}, the model {config.get('rms_norm_eps', 1e-6)}; a BitNet has one."
+        )
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = config.get("rope_theta", rope.get("rope_theta", 10000.0))
+    return dict(config) | {
+        "model_type": "bitnet", "architectures": ["BitNetForCausalLM"], "hidden_act": config.get("hidden_act", "silu"),
+        "rope_theta": theta,
+    }  # fmt: skip
+
+
 def _classes(model: nn.Module, config: Mapping[str, Any]) -> list[str] | None:
     """Return the name of the model's class, by which transformers and vLLM find it; of a model that is not of transformers, that of
     its family's; None where it is neither."""
@@ -120,8 +166,9 @@ def _classes(model: nn.Module, config: Mapping[str, Any]) -> list[str] | None:
 def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> Iterator[Piece]:
     """Yield the tensors of a directory, each computed when it is written: packed, or as the values they stand for where a
     layer has more scales than a packed one can hold."""
-    packed = _one_scale(layers)
+    packed, few = _one_scale(layers), len({layer.rms_norm is None for layer in layers.values()}) > 1
     for name, t in model.state_dict().items():
+        name = _sub_norm_name(name) if few else name
         if name == HEAD and tied:
             continue  # it is the embedding
         stem = name.removesuffix(".weight")
@@ -132,12 +179,21 @@ def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> It
             n, k = t.shape
             if n % 4:
                 raise FormatError(f"export: {name} has {n} rows; files of this kind need a multiple of 4.")
-            yield _piece(name, (n // 4, k), "U8", t, _packed)
-            yield _piece(f"{stem}.weight_scale", (1,), "F32", t, lambda w: absmean(w).reshape(1).cpu().numpy())
+            yield _piece(name, (n // 4, k), "U8", t, partial(_packed, layers[stem]))
+            yield _piece(f"{stem}.weight_scale", (1,), "F32", t, partial(_scale, layers[stem]))
+        elif name.endswith(".scale") and name.removesuffix(".scale") in layers:
+            continue  # learned: it is written beside the weights
         elif t.dtype in DTYPES:
             yield _piece(name, tuple(t.shape), DTYPES[t.dtype], t, _plain)
         else:
             raise FormatError(f"export: {name} is {t.dtype}; parameters are floats.")
+
+
+def _sub_norm_name(name: str) -> str:
+    """Return the name a BitNet has for the norm of a layer; any other name as it is."""
+    for layer, norm in SUB_NORMS.items():
+        name = name.replace(f"{layer}.rms_norm.", f"{norm}.")
+    return name
 
 
 def _piece(
@@ -154,13 +210,18 @@ def _one_scale(layers: Mapping[str, BitLinear]) -> bool:
 
 def _dense(layer: BitLinear, weight: torch.Tensor) -> Array:
     """Return the ternary values of a layer times their scales."""
-    t, g = ternarise(weight, axis=layer.axis, group=layer.group)
+    t, g = layer.ternary()
     dense: Array = (t * spread(g, layer.group)).to(torch.float16 if layer.group else torch.float32).cpu().numpy()
     return dense
 
 
-def _packed(weight: torch.Tensor) -> Array:
-    return codecs.hf.encode(io.Ternary.from_values(ternarise(weight)[0].cpu().numpy()))
+def _packed(layer: BitLinear, weight: torch.Tensor) -> Array:
+    return codecs.hf.encode(io.Ternary.from_values(layer.ternary()[0].cpu().numpy()))
+
+
+def _scale(layer: BitLinear, weight: torch.Tensor) -> Array:
+    scale: Array = layer.ternary()[1].reshape(1).cpu().numpy()
+    return scale
 
 
 def _plain(t: torch.Tensor) -> Array:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from tritium.backends.cuda.gpu import capturing
+from tritium.backends.cuda.gpu import capturing, made_apart
 
 
 class Counters:
@@ -31,7 +31,7 @@ class Counters:
         self._lock = threading.Lock()
 
     def _zeros(self, n: int) -> torch.Tensor:
-        made = torch.zeros(n, dtype=torch.int32, device=self.device)
+        made = made_apart(lambda: torch.zeros(n, dtype=torch.int32, device=self.device), self.device)
         self._kept.append(made)
         return made
 
@@ -51,7 +51,6 @@ class Counters:
                 self._streams[key] = self._zeros(2 * n)
             if stream is not None and self._fresh.numel() < self.AHEAD:
                 self._fresh = self._zeros(2 * self.AHEAD)
-                stream.synchronize()  # graphs that take them run on other streams
             return self._streams[key]
 
 

@@ -6,10 +6,12 @@ Knows nothing of kernels.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +23,7 @@ LANGUAGE = ("num_warps", "thread_barrier")
 GLUON = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait")
 
 log = logging.getLogger("tritium")
+Value = TypeVar("Value")
 
 
 class Gpu(NamedTuple):
@@ -81,6 +84,23 @@ def current(x: torch.Tensor) -> AbstractContextManager[Any]:
     if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(x.device)
+
+
+def made_apart(make: Callable[[], Value], device: torch.device) -> Value:
+    """Return what `make` returns, run in a thread of its own: memory that is kept must not come from the pool of a graph, from which
+    torch gives to a thread that is about to record one."""
+    if device.type != "cuda":
+        return make()
+
+    def run() -> Value:
+        with torch.cuda.device(device):
+            made = make()
+            torch.cuda.current_stream(device).synchronize()
+        return made
+
+    torch.cuda.current_stream(device).synchronize()  # what it reads may be under way
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
 
 
 def capturing() -> bool:

@@ -74,10 +74,11 @@ class Plan:
 
     def __init__(self, call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
         with _recording(stream_of(x.device)) as launches:
-            self.first = call(x)
-        out, (source, target) = self.first, (x.data_ptr(), self.first.data_ptr())
+            self.first = out = call(x)
+        source, target = x.data_ptr(), out.data_ptr()
         self.width, self.dtype = out.shape[-1], out.dtype
         self._steps: list[tuple[Any, list[Any], list[int], list[int], list[Any]]] = []
+        self._alive = [a for one in launches for a in one.arguments]
         reads = 0
         for compiled, grid, arguments in launches:
             tensors = {i: a.data_ptr() for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
@@ -86,21 +87,25 @@ class Plan:
             results = [i for i, address in tensors.items() if address == target]
             runner = compiled[(*grid, 1, 1)[:3]]
             mine = [b for b in boxes if b.base.data_ptr() == target]
-            self._steps.append((runner, list(arguments), inputs, results, mine))
+            numbers = [
+                tensors.get(i, a) for i, a in enumerate(arguments)
+            ]  # addresses, which a launcher takes as they are
+            self._steps.append((runner, numbers, inputs, results, mine))
             reads += len(inputs)
         self.works = reads > 0 and bool(launches)
 
-    def run(self, x: torch.Tensor) -> torch.Tensor:
+    def run(self, x: torch.Tensor, stream: int) -> torch.Tensor:
         """Launch all kernels on another input."""
         out = torch.empty((*x.shape[:-1], self.width), dtype=self.dtype, device=x.device)
+        source, target = x.data_ptr(), out.data_ptr()
         for runner, arguments, inputs, results, boxes in self._steps:
             for i in inputs:
-                arguments[i] = x
+                arguments[i] = source
             for i in results:
-                arguments[i] = out
+                arguments[i] = target
             for box in boxes:
                 box.base = out
-            runner(*arguments)
+            runner(*arguments, stream=stream)
         return out
 
 
@@ -115,16 +120,16 @@ class Plans:
         """Return the call's result: by a plan where there is one, which the second call of a shape makes."""
         if x.numel() > MOST_TOKENS * x.shape[-1] or not self._can_replay(x):
             return self._call(x)
-        key = (x.shape, x.dtype, stream_of(x.device), threading.get_ident())
+        stream = stream_of(x.device)
+        key = (x.shape, x.dtype, stream, threading.get_ident())
         plan = self._plans.get(key)
         if plan is not None:
-            return plan.run(x) if plan.works else self._call(x)
+            return plan.run(x, stream) if plan.works else self._call(x)
         while len(self._plans) >= MOST_PLANS:
             self._plans.pop(next(iter(self._plans)))
         self._call(x)  # first: what is kept with the weights is made there
         plan = self._plans[key] = Plan(self._call, x)
-        first, plan.first = plan.first, torch.empty(0)
-        return first
+        return plan.first.clone()
 
     @staticmethod
     def _can_replay(x: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tritium.backends.cuda.gpu import capturing
+from tritium.backends.cuda.gpu import capturing, made_apart
 from tritium.backends.cuda.linear.choice import wide
 
 Value: TypeAlias = torch.Tensor
@@ -49,10 +49,12 @@ class Weights:
     def _arranged(self, name: str, make: Callable[[], Value]) -> Value:
         """Made once and kept. In a capture it is not: what is made there has its values only where the graph has run."""
         found = self._made.get(name)
-        if found is None:
-            found = make()
-            if not capturing():
-                self._made[name] = found if found is self.data else _settled(found)
+        if found is None and capturing():
+            return make()
+        if (
+            found is None
+        ):  # apart also since kernels read weights before the one in front of them has ended, which must not be their maker
+            found = self._made[name] = made_apart(make, self.data.device)
         return found
 
     def keeps(self, name: str) -> bool:
@@ -93,13 +95,6 @@ class Weights:
     def held(self) -> dict[str, int]:
         """The bytes of each arrangement made so far."""
         return {name: x.numel() * x.element_size() for name, x in self._made.items()}
-
-
-def _settled(made: Value) -> Value:
-    """Kernels read weights before the kernel in front of them has ended, which must not be the one that makes them."""
-    if made.is_cuda:
-        torch.cuda.current_stream(made.device).synchronize()
-    return made
 
 
 def _joined(codes: Value, axis: int) -> Value:

@@ -1,0 +1,132 @@
+"""BitLinear in the place of the linear layers of a model: those of torch, and transformers' own ternary ones.
+
+Knows nothing of files or training. `set_lambda` sets how far all layers of a model are quantised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tritium.errors import ArgumentError
+from tritium.torch.layer import BitLinear, bit_linears
+
+HEADS = ("lm_head", "embed_out", "score", "classifier")  # what common models call the layer that is not made ternary
+
+log = logging.getLogger("tritium")
+
+
+def replace_linears(
+    model: nn.Module,
+    *,
+    skip: Iterable[str] = HEADS,
+    filter: Callable[[str, nn.Module], bool] | None = None,
+    axis: int | None = None,
+    group: int = 0,
+    scales: str = "absmean",
+    activations: str = "token",
+) -> nn.Module:
+    """Put a BitLinear in the place of every linear layer, in the model itself; weights and biases stay the same tensors.
+
+    Left alone: layers with a name of `skip` in their path, those whose weight is an embedding's, those `filter(name, layer)`
+    says no to, and subclasses of nn.Linear whose owner may read the weight itself. transformers' own AutoBitLinear and BitLinear
+    are replaced too; where they hold ternary weights alone, masters are made that give the same weights and scale. What was
+    done is logged (logger "tritium", level info); `bit_linears(model)` lists it. `axis`, `group`, `scales` and `activations`
+    are those of `BitLinear`.
+    """
+    form = {"axis": axis, "group": group, "scales": scales, "activations": activations}
+    skipped = tuple(skip)
+    tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    made: dict[int, BitLinear] = {}  # a layer that has two names stays one layer
+    done, left = [], []
+    for name, old in list(model.named_modules(remove_duplicate=False)):
+        make = _MAKERS.get(f"{type(old).__module__}.{type(old).__name__}")
+        if make is None:
+            continue
+        parts = name.split(".")
+        if any(s in parts for s in skipped) or id(old.weight) in tied or (filter is not None and not filter(name, old)):
+            left.append(name)
+            continue
+        if not name:
+            raise ArgumentError("replace_linears: the model is itself a linear layer; put it into an nn.Sequential.")
+        new = made.get(id(old)) or made.setdefault(id(old), make(old, form).train(old.training))
+        owner = model.get_submodule(name.rpartition(".")[0])
+        setattr(owner, parts[-1], new)
+        if isinstance(owner, nn.TransformerEncoderLayer):
+            owner.activation_relu_or_gelu = 0  # its fast path reads the weights of its linear layers, not the layers
+        done.append(name)
+    if not done and not bit_linears(model):
+        raise ArgumentError(
+            f"replace_linears: there is no linear layer to replace; left alone: {left or 'none found'}."
+        )
+    log.info("replace_linears: %d replaced (%s); left alone: %s", len(done), ", ".join(done), ", ".join(left) or "none")
+    return model
+
+
+def _empty(old: Any, shape: torch.Size, form: dict[str, Any]) -> BitLinear:
+    """Return a layer without numbers, for those of another."""
+    n, k = shape
+    norm = getattr(old, "rms_norm", None)
+    new = BitLinear(k, n, bias=False, norm="rms" if norm is not None else None, device="meta", **form)
+    if norm is not None:
+        eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None)) or 1e-6
+        new.rms_norm = nn.RMSNorm(k, eps=eps, device="meta")
+        new.rms_norm.weight = norm.weight
+    return new
+
+
+def _from_linear(old: Any, form: dict[str, Any]) -> BitLinear:
+    new = _empty(old, old.weight.shape, form)
+    new.weight, new.bias = old.weight, old.bias
+    new.reset_scale()
+    return new
+
+
+def _from_auto(old: Any, form: dict[str, Any]) -> BitLinear:
+    """Replace transformers' AutoBitLinear: masters, or with a scale the ternary weights themselves."""
+    scale = getattr(old, "weight_scale", None)
+    return _from_linear(old, form) if scale is None else _from_ternary(old, old.weight, scale, form)
+
+
+def _from_packed(old: Any, form: dict[str, Any]) -> BitLinear:
+    """Replace transformers' BitLinear: four rows in a byte, and a scale that divides."""
+    codes = torch.cat([(old.weight >> 2 * i) & 3 for i in range(4)])
+    return _from_ternary(old, codes.to(old.weight_scale.dtype) - 1, 1 / old.weight_scale.float(), form)
+
+
+def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, form: dict[str, Any]) -> BitLinear:
+    """Return a layer whose masters have the scale as their mean: the fewer weights are not zero, the larger these must be."""
+    if form["group"] or form["axis"] is not None:
+        raise ArgumentError(
+            "replace_linears: a layer of transformers holds ternary weights with one scale; rows or groups of them have other means. "
+            "Leave axis and group out, or start from the masters."
+        )
+    wide = t.detach().float()
+    new = _empty(old, t.shape, form)
+    new.weight = nn.Parameter((wide * (scale.float() / wide.abs().mean().clamp_min(1e-5))).to(t.dtype))
+    new.bias = None if old.bias is None else nn.Parameter(old.bias.detach())
+    new.reset_scale()
+    return new
+
+
+_MAKERS: dict[str, Callable[[Any, dict[str, Any]], BitLinear]] = {
+    "torch.nn.modules.linear.Linear": _from_linear,
+    "transformers.integrations.bitnet.AutoBitLinear": _from_auto,
+    "transformers.integrations.bitnet.BitLinear": _from_packed,
+}
+
+
+def set_lambda(model: nn.Module, value: float) -> None:
+    """How far the layers of a model are quantised: from 0, plain linear layers, to 1. Fine-tuning raises it over some
+    hundred steps."""
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ArgumentError(f"set_lambda: a number from 0 to 1 is needed, given {value!r}.")
+    layers = bit_linears(model)
+    if not layers:
+        raise ArgumentError("set_lambda: the model has no BitLinear; call replace_linears(model) first.")
+    for layer in layers.values():
+        layer.lambda_ = value

@@ -1,0 +1,233 @@
+"""Scales by tensor, row and group, means or learned: their gradients, and every format that holds them or refuses by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tiny import config as tiny_config
+from tritium import io
+from tritium.errors import ArgumentError, FormatError, QuantError
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+from tritium.torch import BitLinear, bit_linears, export, replace_linears, ternarise  # noqa: E402
+from tritium.torch.formulas import absmean, round_activations, spread  # noqa: E402
+
+nn, functional = torch.nn, torch.nn.functional
+
+FORMS: dict[str, dict[str, Any]] = {
+    "tensor": {}, "row": {"axis": 0}, "group 16": {"group": 16}, "group 32, int8 by group": {"group": 32, "activations": "group"},
+    "group 32, float": {"group": 32, "activations": "float"}, "tensor, float": {"activations": "float"},
+}  # fmt: skip
+HELD = {  # which formats hold the scales of a matrix of 256 or 512 columns
+    "tensor": set(io.FORMATS),
+    "row": set(io.FORMATS) - {"i2_s", "hf"},
+    64: {"q2_0", "mlx", "f32", "f16"},
+    128: {"q2_0", "pq2_0", "ptq1_0", "mlx", "f32", "f16"},
+    256: {"q2_0", "pq2_0", "ptq1_0", "tq1_0", "tq2_0", "mlx", "f32", "f16"},
+}
+
+
+def learned(**options: Any) -> BitLinear:
+    torch.manual_seed(0)
+    layer = BitLinear(64, 4, bias=True, scales="learned", **options)
+    with torch.no_grad():
+        layer.scale.mul_(torch.rand_like(layer.scale) + 0.5)
+    return layer
+
+
+def tokens(*shape: int, seed: int = 1) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- values and gradients
+
+
+def test_a_learned_scale_begins_at_the_mean() -> None:
+    torch.manual_seed(0)
+    layer = BitLinear(64, 8, group=16, scales="learned")
+    assert torch.equal(layer.scale, absmean(layer.weight, group=16))
+    plain = BitLinear(64, 8, group=16)
+    plain.weight = layer.weight
+    x = tokens(3, 64)
+    assert torch.equal(layer(x), plain(x))
+
+
+@pytest.mark.parametrize("options", FORMS.values(), ids=list(FORMS))
+def test_kernels_compute_with_learned_scales_as_training_does(options: dict[str, Any]) -> None:
+    layer, x = learned(**options), tokens(2, 5, 64)
+    trained = layer(x)
+    with torch.no_grad():
+        packed = layer.eval()(x)
+    torch.testing.assert_close(packed, trained, rtol=2e-6, atol=2e-6)
+    if not layer.group and layer.activations == "token":
+        assert torch.equal(packed, trained)
+
+
+def smooth(layer: BitLinear, x: Any) -> dict[str, Any]:
+    """Return what the layer is a smooth function of, in f64: rounded tokens, codes, scales and bias."""
+    t, g = layer.ternary()
+    tokens_, a = round_activations(x.detach().float(), layer.group, layer.activations)
+    near = tokens_ * a
+    near = near.flatten(-2) if layer.group else near
+    return {"x": near.double(), "t": t.double(), "g": g.double(), "bias": layer.bias.detach().double()}
+
+
+def product(layer: BitLinear, x: Any, t: Any, g: Any, bias: Any) -> Any:
+    return functional.linear(x, t * spread(g, layer.group), bias)
+
+
+def differences(f: Any, point: Any, h: float = 1e-4) -> Any:
+    """Return the gradient of f by central differences in f64."""
+    flat, slopes = point.reshape(-1), torch.empty(point.numel(), dtype=torch.float64)
+    for i in range(len(flat)):
+        step = torch.zeros_like(flat)
+        step[i] = h
+        slopes[i] = (f((flat + step).view_as(point)) - f((flat - step).view_as(point))) / (2 * h)
+    return slopes.view_as(point)
+
+
+@pytest.mark.parametrize("options", FORMS.values(), ids=list(FORMS))
+def test_gradients_are_the_finite_differences_of_the_smooth_part(options: dict[str, Any]) -> None:
+    """Codes and int8 steps are held: what is left is smooth in the rounded tokens, the effective weights, scales and bias."""
+    layer, x = learned(**options), tokens(3, 64).requires_grad_()
+    up = tokens(3, 4, seed=3)
+    layer(x).backward(up)
+    fixed = smooth(layer, x)
+
+    def loss(**changed: Any) -> Any:
+        return (product(layer, **(fixed | changed)) * up.double()).sum()
+
+    close = {"rtol": 1e-4, "atol": 1e-4, "check_dtype": False}
+    torch.testing.assert_close(x.grad, differences(lambda v: loss(x=v), fixed["x"]), **close)
+    torch.testing.assert_close(layer.scale.grad, differences(lambda v: loss(g=v), fixed["g"]), **close)
+    torch.testing.assert_close(layer.bias.grad, differences(lambda v: loss(bias=v), fixed["bias"]), **close)
+    spread_out = spread(fixed["g"], layer.group)
+    effective = (
+        differences(lambda v: loss(t=v), fixed["t"]) / spread_out
+    )  # by the weight t g, whose gradient the latent one takes
+    torch.testing.assert_close(layer.weight.grad, effective, **close)
+
+
+def test_a_scale_is_trained_alone() -> None:
+    layer, x = learned(axis=0), tokens(64, 64)
+    target = functional.linear(x, layer.weight.detach(), layer.bias.detach())
+    layer.weight.requires_grad_(False)
+    optimizer = torch.optim.SGD([layer.scale], lr=0.05)
+    losses = []
+    for _ in range(60):
+        loss = functional.mse_loss(layer(x), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] * 0.95
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0])
+def test_a_scale_at_or_below_zero_counts_as_the_least_one_and_has_a_gradient(value: float) -> None:
+    layer, x = learned(), tokens(3, 64)
+    with torch.no_grad():
+        layer.scale.fill_(value)
+    assert layer.ternary()[1].item() == pytest.approx(1e-5)
+    layer(x).sum().backward()
+    assert layer.scale.grad.abs() > 0
+
+
+def test_a_scale_that_is_not_finite_is_refused() -> None:
+    layer = learned()
+    layer.scale.data.fill_(float("nan"))
+    with pytest.raises(QuantError, match="scales"):
+        layer.ternary()
+
+
+def test_a_write_to_the_scale_is_seen_in_eval() -> None:
+    layer, x = learned().eval(), tokens(3, 64)
+    with torch.no_grad():
+        before = layer(x) - layer.bias
+        layer.scale.mul_(0.5)
+        t, g = layer.ternary()
+        amax = x.abs().amax(-1, keepdim=True)
+        want = ((x * (127 / amax)).round() @ t.float().T) * (amax / 127 * g)
+        after = layer(x) - layer.bias
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, want)
+
+
+def test_reset_scale_follows_the_weights_and_replaced_layers_begin_there() -> None:
+    layer = learned(group=32)
+    layer.weight.data.mul_(3)
+    layer.reset_scale()
+    assert torch.equal(layer.scale, absmean(layer.weight, group=32))
+    (replaced,) = replace_linears(nn.Sequential(nn.Linear(64, 8)), axis=0, scales="learned")
+    assert torch.equal(replaced.scale, absmean(replaced.weight, 0))
+    assert "scales='learned'" in repr(replaced)
+
+
+def test_unknown_scales_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="'absmean' or 'learned', given 'median'"):
+        BitLinear(8, 8, scales="median")
+
+
+# ---- files
+
+
+class Named(nn.Module):
+    """One layer with the names of transformers."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        inner = {"self_attn": nn.Module(), "mlp": nn.Module()}
+        inner["self_attn"].q_proj = BitLinear(256, 32, **options)
+        inner["mlp"].down_proj = BitLinear(512, 16, **options)
+        self.model = nn.ModuleDict(
+            {"embed_tokens": nn.Embedding(8, 256), "layers": nn.ModuleList([nn.ModuleDict(inner)])}
+        )
+        self.config = tiny_config(num_hidden_layers=1, vocab_size=8)
+        for layer in bit_linears(self).values():
+            if layer.scale is not None:
+                layer.scale.data.mul_(torch.rand_like(layer.scale) + 0.5)
+
+
+def options_of(form: Any) -> dict[str, Any]:
+    return {"tensor": {}, "row": {"axis": 0}}.get(form) or ({"group": form} if isinstance(form, int) else {})
+
+
+@pytest.mark.parametrize("to", io.FORMATS)
+@pytest.mark.parametrize("form", HELD)
+def test_a_format_holds_the_scales_or_refuses_them_by_name(form: Any, to: str, tmp_path: Path) -> None:
+    model = Named(scales="learned", **options_of(form))
+    target = tmp_path / ("model.gguf" if io.FORMATS[to].container == "gguf" else "model")
+    if to not in HELD[form] and to != "bf16":
+        with pytest.raises(FormatError, match=rf"cannot be {to}"):
+            export(model, target, format=to)
+        assert not list(tmp_path.iterdir())
+        return
+    lost = export(model, target, format=to).scale_error
+    entries = io.open(target).named
+    for name, layer in bit_linears(model).items():
+        t, g = layer.ternary()
+        stored = entries[f"{name}.weight"].ternary()
+        np.testing.assert_array_equal(stored.values(), t.numpy())
+        dense = (t * spread(g, layer.group)).numpy()
+        np.testing.assert_allclose(stored.dense(), dense, rtol=lost * 1.001, atol=0)
+    assert lost <= (2**-8 if to == "bf16" else 2**-11)
+    assert lost == 0 or not (isinstance(form, int) and to != "bf16")
+
+
+def test_exact_refuses_what_would_be_rounded_and_writes_what_is_not(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"tq2_0 rounds the scale of model.layers.0.*i2_s, hf, mlx and f32"):
+        export(Named(), tmp_path / "a.gguf", format="tq2_0", exact=True)
+    assert not list(tmp_path.iterdir())
+    assert export(Named(), tmp_path / "a.gguf", format="i2_s", exact=True).scale_error == 0
+    assert export(Named(group=128), tmp_path / "b.gguf", format="q2_0", exact=True).scale_error == 0
+
+
+def test_ternarise_takes_scales() -> None:
+    t, g = ternarise(torch.tensor([[0.4, -0.6, 2.0, 0.1]]), scale=torch.tensor(1.0))
+    assert t.tolist() == [[0, -1, 1, 0]]
+    assert g.item() == 1
