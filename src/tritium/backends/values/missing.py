@@ -22,5 +22,9 @@ ON_HOST: dict[Op, str] = {
     ops.quantized_attention: _QUANTIZED,
 }
 MLX: dict[Op, str] = {ops.nonzero: _BY_VALUES, ops.masked: _BY_VALUES, **ON_HOST}
-TORCH: dict[Op, str] = {ops.fused: "torch computes with u16, u32 and u64 one row at a time"}
+TORCH: dict[Op, str] = {
+    ops.fused: "torch computes with u16, u32 and u64 one row at a time",
+    ops.update_quantized_cache: _QUANTIZED,
+    ops.quantized_attention: _QUANTIZED,
+}
 GPU: dict[Op, str] = TORCH | ON_HOST
