@@ -455,7 +455,7 @@ def serve(
     model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
     template: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Serve a model over the OpenAI and Anthropic APIs; Ctrl-C stops it."""
+    """Serve a model over the OpenAI API. Anthropic's too; Ctrl-C stops it."""
     from tritium.perf.meters.probe import probe
     from tritium.serve import Server
     from tritium.serve.server import serve

@@ -114,7 +114,7 @@ LATER = {
     "selftest": Later("regression:selftest", "Measure the false-alarm rate and the power of the gate."),
     "serve": Later(
         "model:serve",
-        "Serve a model over the OpenAI and Anthropic APIs; Ctrl-C stops it.",
+        "Serve a model over the OpenAI API. Anthropic's too; Ctrl-C stops it.",
     ),
     "targets": Later("doctor:targets", "Measure the guides' performance targets on this machine."),
     "time": Later("projects.time:time", "Time any programs side by side."),
