@@ -3,6 +3,7 @@
 tritium compare [--quick]      operations x sizes x types x devices, Tritium beside every library that is here
 tritium bench SUITE            one suite of cases; `tritium bench --list` tells which
 tritium bench model [MODEL]    tokens a second of a model
+tritium bench serve URL [URL]  latencies and throughput of a model server, or of two
 tritium bench project          the benchmarks of the project in this folder
 tritium bench all              every suite, one after the other
 """
@@ -26,6 +27,7 @@ from tritium.cli.text import (
     Sizes,
     Table,
     Words,
+    bar,
     echo,
     json_option,
     page_width,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 MODEL_DOC = "tokens per second of a model: prefill, decode, time to first token, memory"
+SERVE_DOC = "a model server over HTTP: first token, between tokens, throughput, goodput"
 ALL_DOC = "every suite, one after the other"
 MOST_NAMED = 8  # failed cells in one message
 
@@ -180,7 +183,7 @@ class Suites(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         from tritium.perf.suites.suites import SUITES
 
-        return ["model", "project", "all", *SUITES]
+        return ["model", "serve", "project", "all", *SUITES]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         from tritium.perf.suites import suites
@@ -189,12 +192,14 @@ class Suites(click.Group):
             from tritium.cli.model import bench_model
 
             return bench_model
+        if name == "serve":
+            return bench_serve
         if name == "all":
             return bench_all
         if name == suites.PROJECT.name:
             return suite_command(name)
         if name not in suites.NAMES:
-            known = ["model", "project", "all", *suites.NAMES]
+            known = ["model", "serve", "project", "all", *suites.NAMES]
             raise click.UsageError(
                 f"{name!r} is not a suite.{nearest(name, known)} There are {', '.join(self.list_commands(context))}."
             )
@@ -210,7 +215,13 @@ def listing() -> list[tuple[str, str, tuple[str, ...]]]:
     from tritium.perf.suites.suites import PROJECT, SUITES
 
     rows = [(s.name, s.doc, s.aliases) for s in SUITES.values()]
-    return [*rows, ("model", MODEL_DOC, ()), (PROJECT.name, PROJECT.doc, ()), ("all", ALL_DOC, ())]
+    return [
+        *rows,
+        ("model", MODEL_DOC, ()),
+        ("serve", SERVE_DOC, ()),
+        (PROJECT.name, PROJECT.doc, ()),
+        ("all", ALL_DOC, ()),
+    ]
 
 
 @click.group(cls=Suites, invoke_without_command=True)
@@ -448,3 +459,88 @@ def _next(options: Options, results: Results) -> str:
     return (
         f"tritium baseline create NAME {name}, then later tritium regression-check --baseline {name} --current NEW.json"
     )
+
+
+# ---- servers
+
+
+class Rates(click.ParamType):  # type: ignore[type-arg]
+    """Request rates: numbers above 0, or inf, separated by commas."""
+
+    name = "RATE,…"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[float, ...]:
+        """Return the rates."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            rates = tuple(float(part) for part in value.split(","))
+        except ValueError:
+            rates = ()
+        if not rates or not all(rate > 0 for rate in rates):
+            self.fail(
+                f"{value!r} are no rates; needed are numbers above 0, or inf, separated by commas.", parameter, context
+            )
+        return rates
+
+
+@click.command(name="serve")
+@click.argument("urls", nargs=-1, required=True, metavar="URL [URL]")
+@click.option(
+    "--rates", type=Rates(), default="1,4,inf", show_default=True, help="Requests per second; inf: all at once."
+)
+@click.option("--requests", type=click.IntRange(1), default=20, show_default=True, help="Requests of a round.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds at each rate.")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 1024), default=64, show_default=True, help="Most requests at the same time."
+)
+@click.option("-p", "--words", type=click.IntRange(1), default=128, show_default=True, help="Words of a prompt.")
+@click.option("-n", "--tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens of an answer.")
+@click.option(
+    "--shared", type=click.IntRange(0), default=0, show_default=True, help="Words that all prompts begin with."
+)
+@click.option("--chat", is_flag=True, help="Measure chats instead of completions.")
+@click.option("--ignore-eos", is_flag=True, help="Ask for answers that go on after the model's end (not OpenAI's).")
+@click.option("--slo-first", metavar="TIME", help="A good answer begins within this time, as 500ms.")
+@click.option("--slo-between", metavar="TIME", help="A good answer has at most this time per token.")
+@click.option("--model", help="Model to ask for (default: the first that the server lists).")
+@click.option("--api-key", envvar="TRITIUM_API_KEY", help="API key of the server; or set TRITIUM_API_KEY.")
+@click.option(
+    "--margin",
+    type=click.FloatRange(0.001, 1),
+    default=0.05,
+    show_default=True,
+    help="Share below which two are equivalent.",
+)
+@json_option("Print JSON with every request.")
+def bench_serve(
+    urls: tuple[str, ...], slo_first: str | None, slo_between: str | None, as_json: bool, **options: Any
+) -> None:
+    """Latency, throughput and goodput of a model server.
+
+    Any server of OpenAI's API. Two are measured in turn and judged by the rules of the gate; exit code 1: the second is slower.
+    """
+    from tritium.perf.gate.serving import Workload, measure
+    from tritium.perf.gate.verdict import FAILED_CELLS, INCONCLUSIVE, REGRESSION
+
+    if len(urls) > 2:
+        raise click.UsageError(f"one server or two are measured, given {len(urls)}.")
+    shape = {name: options.pop(name) for name in ("words", "tokens", "shared", "chat", "ignore_eos")}
+    first, between = (None if t is None else read_duration(t) for t in (slo_first, slo_between))
+    with bar("measuring") as progress:
+        report = measure(
+            urls, workload=Workload(**shape, first_s=first, between_s=between), progress=progress, **options
+        )
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        echo(report.page())
+    outcomes = [c.judged for c in report.comparisons]
+    if any(j.outcome == "SLOWER" for j in outcomes):
+        raise SystemExit(REGRESSION)
+    if report.failed:
+        raise SystemExit(FAILED_CELLS)
+    if any(not j.passes for j in outcomes):
+        raise SystemExit(INCONCLUSIVE)
