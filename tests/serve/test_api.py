@@ -101,6 +101,11 @@ def test_the_server_says_what_it_is(server: Server) -> None:
     assert found["default_generation_settings"]["n_ctx"] == 512
 
 
+def test_the_vocabulary_is_told(server: Server) -> None:
+    status, _, found = call(server, "GET", "/tokenizer_info")
+    assert (status, found["eos_token"], found["chat_template"], found["vocab_size"]) == (200, "<end>", TEMPLATE, 257)
+
+
 def test_an_error_has_the_shape_of_its_protocol() -> None:
     with Server(Model(template=TEMPLATE), port=0, grace_s=5.0, api_key="k") as s:  # type: ignore[arg-type]
         status, _, found = call(s, "POST", "/v1/messages", {})

@@ -533,8 +533,8 @@ def bench_serve(
 
     Any server of OpenAI's API. Two are measured in turn and judged by the rules of the gate; exit code 1: the second is slower.
     """
+    from tritium.perf.gate.serving import Workload, measure
     from tritium.perf.gate.verdict import FAILED_CELLS, INCONCLUSIVE, REGRESSION
-    from tritium.perf.suites.serving import Workload, measure
 
     if len(urls) > 2:
         raise click.UsageError(f"one server or two are measured, given {len(urls)}.")

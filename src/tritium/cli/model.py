@@ -6,6 +6,7 @@ tritium chat [MODEL]                chat with a model, by its chat template
 tritium embed MODEL FILE            the lines of a text file as vectors
 tritium perplexity FILE -m MODEL    perplexity of a text file
 tritium serve [MODEL]               an OpenAI-compatible server on this machine
+tritium lm-eval --tasks …           lm-eval on a model
 tritium prepack MODEL OUT           a file in the layout of this machine's kernels
 tritium bench model [MODEL]         tokens/s, time to the first token, memory
 tritium models                      families, formats, known repositories
@@ -499,7 +500,7 @@ def serve(
     model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
     template: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it."""
+    """Serve a model over the OpenAI API. Anthropic's too; Ctrl-C stops it."""
     from tritium.perf.meters.probe import probe
     from tritium.serve import Server
     from tritium.serve.server import serve
@@ -517,6 +518,35 @@ def serve(
     )  # fmt: skip
     for group in _groups:
         group.check()
+
+
+HARNESS = ("run", "ls", "validate")  # the commands of lm_eval
+
+
+@click.command(
+    name="lm-eval", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
+def lm_eval(arguments: tuple[str, ...]) -> None:
+    """Run lm-eval on a model; options are those of lm_eval.
+
+    The model is tritium: --model_args has path=FILE and other options of tritium.load.
+    """
+    from tritium.models.evaluation import NAME, register
+
+    register()
+    words = list(arguments)
+    if not words or words[0] not in HARNESS:
+        words.insert(0, "run")
+    if words[0] == "run" and not any(w == "--model" or w.startswith("--model=") for w in words):
+        words[1:1] = ["--model", NAME]
+    from lm_eval.__main__ import cli_evaluate
+
+    before, sys.argv = sys.argv, ["lm_eval", *words]
+    try:
+        cli_evaluate()
+    finally:
+        sys.argv = before
 
 
 @click.command(name="model")

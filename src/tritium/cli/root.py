@@ -81,6 +81,7 @@ LATER = {
         "history:history",
         "Measure, list and publish histories.",
     ),
+    "lm-eval": Later("model:lm_eval", "Run lm-eval on a model; options are those of lm_eval."),
     "memory": Later(
         "memory:memory",
         "Run a program and show what its memory is used for.",
@@ -113,7 +114,7 @@ LATER = {
     "selftest": Later("regression:selftest", "Measure the false-alarm rate and the power of the gate."),
     "serve": Later(
         "model:serve",
-        "Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it.",
+        "Serve a model over the OpenAI API. Anthropic's too; Ctrl-C stops it.",
     ),
     "targets": Later("doctor:targets", "Measure the guides' performance targets on this machine."),
     "time": Later("projects.time:time", "Time any programs side by side."),
@@ -126,7 +127,7 @@ LATER = {
 
 
 GROUPS = {
-    "Run": ("generate", "chat", "serve", "embed", "perplexity"),
+    "Run": ("generate", "chat", "serve", "embed", "perplexity", "lm-eval"),
     "Files": ("models", "inspect", "convert", "verify", "prepack"),
     "Measure": (
         "compare", "bench", "time", "results", "baseline", "history", "bisect", "regression-test",

@@ -73,6 +73,7 @@ class Api:
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/props": ("GET", self._props),
+            "/tokenizer_info": ("GET", self._tokenizer_info),
             "/v1/models": ("GET", self._models),
             f"/v1/models/{answers.name}": ("GET", self._one_model),
             **{
@@ -158,6 +159,13 @@ class Api:
             "default_generation_settings": {"n_ctx": s.capacity, "params": {"n_predict": a.max_tokens or -1, "temperature": 1.0}},
             "total_slots": s.slots, "model_alias": a.name, "chat_template": a.template or a.tokenizer.chat_template or "",
             "bos_token": a.tokenizer.bos_token, "eos_token": a.tokenizer.eos_token, "modalities": {"vision": False, "audio": False},
+        })  # fmt: skip
+
+    async def _tokenizer_info(self, _: HTTPRequest) -> HTTPResponse:
+        a, t = self.answers, self.answers.tokenizer
+        return self._json({
+            "tokenizer_class": type(t).__name__, "bos_token": t.bos_token or None, "eos_token": t.eos_token or None, "pad_token": None,
+            "chat_template": a.template or t.chat_template, "vocab_size": t.vocab_size,
         })  # fmt: skip
 
     async def _models(self, _: HTTPRequest) -> HTTPResponse:

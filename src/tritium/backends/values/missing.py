@@ -12,7 +12,7 @@ _BY_VALUES = (
     "MLX has no arrays whose size depends on values; where(mask, x, 0), or a sum over the mask, keeps the shape"
 )
 
-_QUANTIZED = "KV caches of integers are kept on the CPU alone; keep keys and values as f16 or bf16 here"
+_QUANTIZED = "KV caches of integers are kept on the host; keep keys and values as f16 or bf16 here"
 
 ON_HOST: dict[Op, str] = {
     ops.factorize: "linear algebra is computed by LAPACK on the host",

@@ -38,7 +38,7 @@ LATE_S = 0.02  # a request that left so much later than planned means that this 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked: prompts of about so many words, answers of so many tokens, and what counts as good."""
+    """The requests: prompts of about so many words, answers of so many tokens, and which of them are good."""
 
     words: int = 128
     tokens: int = 64
@@ -98,17 +98,17 @@ class Round:
 
     def values(self, w: Workload) -> dict[str, float]:
         """Return what a round is judged by: seconds, and for throughputs seconds of one, so that less is always better."""
-        told = self.answered
-        if not told:
+        answered = self.answered
+        if not answered:
             return {}
-        gaps = [g for t in told for g in t.between_s]
+        gaps = [g for t in answered for g in t.between_s]
         good = sum(t.is_good(w) for t in self.timings)
-        found = {
-            "first token": median(t.first_s for t in told),
-            "throughput": self.seconds / max(sum(t.tokens for t in told), 1),
+        values = {
+            "first token": median(t.first_s for t in answered),
+            "throughput": self.seconds / max(sum(t.tokens for t in answered), 1),
         }
         return (
-            found
+            values
             | ({"between tokens": mean(gaps)} if gaps else {})
             | ({"goodput": self.seconds / good} if good else {})
         )
@@ -129,14 +129,14 @@ class Load:
 
     def rows(self, w: Workload) -> dict[str, str]:
         """Return what was measured, as text with 95 % intervals."""
-        told = [t for t in self.timings if not t.error]
+        answered = [t for t in self.timings if not t.error]
         errors = [t.error for t in self.timings if t.error]
         rows: dict[str, str] = {}
-        if told:
-            rows["first token"] = _times([t.first_s for t in told])
-            if gaps := [g for t in told for g in t.between_s]:
+        if answered:
+            rows["first token"] = _times([t.first_s for t in answered])
+            if gaps := [g for t in answered for g in t.between_s]:
                 rows["between tokens"] = _times(gaps)
-            rows["whole answer"] = _times([t.whole_s for t in told])
+            rows["whole answer"] = _times([t.whole_s for t in answered])
             rows["throughput"] = str(
                 Measured(
                     "tokens/s", tuple(sum(t.tokens for t in r.answered) / r.seconds for r in self.rounds if r.answered)
@@ -192,8 +192,8 @@ class ServingReport:
             {"url": x.url, "rate": _rate(x.rate), "rows": x.rows(self.workload), "rounds": asdict(x)["rounds"]}
             for x in self.loads
         ]
-        found = [{"rate": _rate(c.rate), "metric": c.metric, **asdict(c.judged)} for c in self.comparisons]
-        return {"workload": asdict(self.workload), "models": self.models, "loads": loads, "comparisons": found}
+        verdicts = [{"rate": _rate(c.rate), "metric": c.metric, **asdict(c.judged)} for c in self.comparisons]
+        return {"workload": asdict(self.workload), "models": self.models, "loads": loads, "comparisons": verdicts}
 
     def page(self) -> str:
         """Return the report as text."""
@@ -242,7 +242,7 @@ def measure(
     total, done = len(rates) * (rounds + 1) * len(urls), 0
     loads: list[Load] = []
     for rate in rates:
-        found: list[list[Round]] = [[] for _ in clients]
+        results: list[list[Round]] = [[] for _ in clients]
         for i in range(rounds + 1):
             order = range(len(clients)) if i % 2 else reversed(range(len(clients)))
             for which in order:
@@ -251,8 +251,8 @@ def measure(
                 result = run_round(clients[which], workload, rate, requests, concurrency, first=i * requests)
                 done += 1
                 if i:
-                    found[which].append(result)
-        loads += [Load(c.url, rate, tuple(r)) for c, r in zip(clients, found, strict=True)]
+                    results[which].append(result)
+        loads += [Load(c.url, rate, tuple(r)) for c, r in zip(clients, results, strict=True)]
     comparisons = _compare(loads, workload, margin) if len(urls) == 2 else ()
     return ServingReport(workload, tuple(c.model for c in clients), tuple(loads), comparisons)
 
@@ -276,10 +276,10 @@ def _compare(loads: Sequence[Load], w: Workload, margin: float) -> tuple[Compari
 
 def run_round(client: Client, w: Workload, rate: float, requests: int, concurrency: int, first: int = 0) -> Round:
     """Send requests at random times with a mean rate; return when all are answered."""
-    gaps, at, plan = random.Random(f"{w.seed} {first} {rate}"), 0.0, []
+    gaps, start_s, plan = random.Random(f"{w.seed} {first} {rate}"), 0.0, []
     for _ in range(requests):
-        plan.append(at)
-        at += 0.0 if math.isinf(rate) else gaps.expovariate(rate)
+        plan.append(start_s)
+        start_s += 0.0 if math.isinf(rate) else gaps.expovariate(rate)
     timings: list[Timing | None] = [None] * requests
     room, begun = threading.Semaphore(concurrency), time.perf_counter()
 

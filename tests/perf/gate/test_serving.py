@@ -14,7 +14,7 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 from markov import Model
 from tritium.cli.bench import bench
 from tritium.errors import ArgumentError, TritiumError
-from tritium.perf.suites.serving import Client, Load, Round, Timing, Workload, measure
+from tritium.perf.gate.serving import Client, Load, Round, Timing, Workload, measure
 from tritium.serve.server import Server
 
 QUICK = Workload(words=4, tokens=6)
@@ -62,7 +62,7 @@ def test_a_slower_server_is_told_from_a_faster_one_and_an_equal_one_is_not() -> 
 
 def measure_nothing(rounds: int) -> Any:
     """Compare a made-up load with itself."""
-    from tritium.perf.suites.serving import _compare
+    from tritium.perf.gate.serving import _compare
 
     timing = Timing(0.1, 0.5, (0.1, 0.1), 3, 5)
     load = Load("a", 1.0, tuple(Round(1.0 + i / 100, (timing,) * 3) for i in range(rounds)))
