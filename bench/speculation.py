@@ -87,8 +87,8 @@ def measure(model: Model, count: int, rounds: int, lead: bool, draft: Model | No
         assert last is not None
         ratios = [a / b for a, b in zip(rates[True], rates[False], strict=True)]
         result[kind] = {
-            "on": rates[True], "off": rates[False], "ratio": median(ratios), "best": max(rates[True]) / max(rates[False]), "same": len(texts) == 1,
-            "guessed": last.guessed, "accepted": last.accepted,
+            "on": rates[True], "off": rates[False], "ratio": median(ratios), "best": max(rates[True]) / max(rates[False]),
+            "same": len(texts) == 1, "guessed": last.guessed, "accepted": last.accepted,
         }  # fmt: skip
     return result | {"curve": session.costs.curve}
 

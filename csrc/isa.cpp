@@ -43,6 +43,7 @@
   use(rope)                       \
   use(linear)                     \
   use(cache)                      \
+  use(quantized_cache)            \
   use(attention)                  \
   use(recurrent)                  \
   use(hadamard)                   \

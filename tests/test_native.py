@@ -96,7 +96,7 @@ def wide_rows() -> Iterator[Op]:
             op.kind in (Kind.MAP, Kind.REDUCE)
             and op.inputs
             and not quantising
-            and op not in (ops.astype, ops.divmod, ops.where, ops.attention, ops.transform)
+            and op not in (ops.astype, ops.divmod, ops.where, ops.attention, ops.quantized_attention, ops.transform)
         ):
             yield op
 

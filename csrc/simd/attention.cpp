@@ -8,6 +8,7 @@
 #include "../threads.h"
 #include "../workspace.h"
 #include "gather.h"
+#include "kv_blocks.h"
 #include "loops.h"
 #include "math.h"
 #include "places.h"
@@ -317,7 +318,9 @@ void Attention::load(const Task& t, Rows& rows) const {
 // The keys from `first` up to `last`, block by block.
 void Attention::pass(const Task& t, const Rows& rows, double* wide, int64_t first, int64_t last) const {
   const int64_t item = item_size(k.dtype), row_bytes = padded * static_cast<int64_t>(sizeof(double));
-  const bool lies = size == padded && k.strides[3] == item && v.strides[3] == item;  // whole vectors
+  const bool blocks_of_integers = k.dtype == DType::u8;
+  const int64_t four_bits = size / kKvBlock * kKvBytes4;  // bytes of a row
+  const bool lies = !blocks_of_integers && size == padded && k.strides[3] == item && v.strides[3] == item;  // whole vectors
   const bool direct = lies && rows.count <= kDirectRows;
   const int64_t slot = places[t.b].slot;
   const char* const keys = k.data + slot * k.strides[0] + t.g * k.strides[1];
@@ -329,7 +332,11 @@ void Attention::pass(const Task& t, const Rows& rows, double* wide, int64_t firs
     Head here{keys + first * k.strides[2], values + first * v.strides[2], k.strides[2], v.strides[2]};
     if (!direct) {
       double* const wide_v = wide + kBlock * padded;
-      for (int64_t j = 0; j < n; ++j) {
+      for (int64_t j = 0; blocks_of_integers && j < n; ++j) {
+        kv_widen(here.k + j * here.k_step, k.strides[3], k.shape[3] == four_bits, wide + j * padded, size, padded);
+        kv_widen(here.v + j * here.v_step, v.strides[3], v.shape[3] == four_bits, wide_v + j * padded, size, padded);
+      }
+      for (int64_t j = 0; !blocks_of_integers && j < n; ++j) {
         deepen(k.dtype, here.k + j * here.k_step, k.strides[3], wide + j * padded, size, padded);
         deepen(v.dtype, here.v + j * here.v_step, v.strides[3], wide_v + j * padded, size, padded);
       }
@@ -435,7 +442,8 @@ void attention(const Call& call) {
 }
 
 constexpr std::uint32_t kHalfOrSingle = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32);
-constexpr Entry kEntries[] = {{"attention", attention, kHalfOrSingle, "scale,window", 1, true}};
+constexpr Entry kEntries[] = {{"attention", attention, kHalfOrSingle, "scale,window", 1, true},
+                              {"quantized_attention", attention, bit(DType::u8), "scale,window", 1, true}};
 
 }  // namespace
 

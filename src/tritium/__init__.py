@@ -204,6 +204,7 @@ else:
         quantize_int4,
         quantize_int8,
         quantize_ternary,
+        quantized_attention,
         quantized_matmul,
         real,
         reciprocal,
@@ -242,6 +243,7 @@ else:
         triu,
         trunc,
         update_cache,
+        update_quantized_cache,
         var,
         where,
     )
@@ -277,7 +279,7 @@ __all__ = [
     "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter", "nn", "nonzero", "not_equal",
     "one_hot", "ones", "ones_like", "pack", "pad", "permute_dims", "pi", "positive", "pow", "process_in_batches",
     "prod", "profile", "quant", "quantile", "quantize", "quantize_activations", "quantize_int4", "quantize_int8",
-    "quantize_ternary", "quantized_matmul", "rand", "randint", "randn", "randperm", "real", "reciprocal", "register",
+    "quantize_ternary", "quantized_attention", "quantized_matmul", "rand", "randint", "randn", "randperm", "real", "reciprocal", "register",
     "relu", "relu2", "remainder", "remove_pattern", "repack", "repeat", "reshape", "result_type", "rms_norm", "roll",
     "rope", "round", "rsqrt", "save", "scatter", "scope", "searchsorted", "set_default_device", "set_num_threads",
     "sigmoid", "sign", "signbit", "silu", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze",
@@ -285,7 +287,7 @@ __all__ = [
     "tanh", "tensor", "tensordot", "tern2", "tern5", "threads", "tile", "timed", "topk", "trace", "track_memory",
     "tril", "triu", "trunc", "try_fuse", "tune", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64",
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "unregister", "unstack", "unwatch",
-    "update_cache", "var", "vecdot", "vmap", "watch", "where", "zeros", "zeros_like",
+    "update_cache", "update_quantized_cache", "var", "vecdot", "vmap", "watch", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 # Imported when first asked for: most programs need only some of it, and all of it would double the time of import.

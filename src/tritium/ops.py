@@ -15,7 +15,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from tritium import dtype as dt, layout as lay
-from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
+from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError, shown
 from tritium.fragment import Fragment, Step
 from tritium.layout import Layout, Shape, axes_of, axis_of, broadcast_shapes, text
@@ -1267,6 +1267,11 @@ def PLACES(batch: int) -> Draw:
     return Draw(Spec((batch, 3), i32), 0, 3)
 
 
+def KV_ROWS(*shape: int) -> Draw:
+    """Bytes below 60: read as f16, two of them are a scale of at most 1."""
+    return Draw(Spec(shape, u8), 0, 60)
+
+
 def _written_places(out: Spec, cache: Spec, values: Spec, places: Spec) -> tuple[int, int]:
     """The cache stays where it is."""
     return values.nbytes + places.nbytes, values.size * cache.dtype.nbytes
@@ -1328,6 +1333,82 @@ def attention(
         )
     if window is not None and not 1 <= window < 2**31:
         raise ArgumentError(f"attention: window must be None or a number of keys, 1 or more, given {shown(window)}.")
+    return q
+
+
+# ---- caches of integers: rows as blocks of 32 elements with a scale
+
+KV_BLOCK = 32  # elements that share a scale
+KV_BYTES = {8: 34, 4: 18}  # of a block: its scale in f16, then its integers
+
+
+def kv_row_bytes(size: int, bits: int) -> int:
+    """Return the bytes of one head of one token in a cache of integers."""
+    return size // KV_BLOCK * KV_BYTES[bits]
+
+
+def kv_bits(nbytes: int, size: int, what: str) -> int:
+    """Return the bits of an element by the bytes of a row of so many; raise where no cache of integers has such rows."""
+    for bits in KV_BYTES:
+        if size and size % KV_BLOCK == 0 and nbytes == kv_row_bytes(size, bits):
+            return bits
+    raise ShapeError(
+        f"{what}: heads of {size} elements are kept as blocks of {KV_BLOCK}, each of {KV_BYTES[8]} bytes (8 bits) or {KV_BYTES[4]} "
+        f"(4 bits), given rows of {nbytes} bytes; D must be a multiple of {KV_BLOCK}."
+    )
+
+
+def _is_quantized_cache(cache: Spec, size: int, what: str) -> None:
+    if cache.dtype is not u8 or cache.ndim != 4:
+        raise DTypeError(f"{what} must be u8 [slots, heads, capacity, bytes of a row], given {cache}.")
+    kv_bits(cache.shape[3], size, what)
+
+
+@op(MOVE, common=(), flops=lambda out, cache, values, places: 8 * values.size, moved=_written_places, traits=IN_PLACE, samples=[
+    sample(Spec((3, 2, 6, 34), u8), F32(2, 3, 2, 32), PLACES(2)), sample(Spec((3, 1, 5, 36), u8), F32(1, 4, 1, 64), PLACES(1)),
+    sample(Spec((4, 1, 5, 68), u8), Spec((3, 2, 1, 64), bf16), PLACES(3)),
+    sample(Spec((3, 2, 6, 18), u8), F32(0, 3, 2, 32), PLACES(0))])  # fmt: skip
+def update_quantized_cache(cache: Spec, values: Spec, places: Spec, /) -> Any:
+    """cache u8 [slots, heads, capacity, bytes] with values [batch, T, heads, D] written as integers where places [batch, 3] say.
+
+    A row of places is the (slot, start, count) of a sequence, as of `update_cache`. A head of a token is D / 32 blocks of a scale in
+    f16 and 32 integers, of 8 bits (34 bytes) or 4 bits (18 bytes; element i in the low half of byte i, i + 16 in the high one, plus
+    8), as in GGML's Q8_0 and Q4_0; how many bits follows from the bytes. The scale of 4 bits is the one of a few with the least error."""
+    _is_half_or_single(values, "update_quantized_cache: values")
+    if values.ndim != 4 or cache.ndim != 4 or values.shape[2] != cache.shape[1]:
+        raise ShapeError(
+            f"update_quantized_cache: cache [slots, heads, capacity, bytes] and values [batch, T, heads, D] are needed, given {cache} "
+            f"and {values}."
+        )
+    _is_quantized_cache(cache, values.shape[3], "update_quantized_cache: cache")
+    _agree_places(places, values.shape[0], "update_quantized_cache")
+    return cache
+
+
+@op(REDUCE, common=(), ulps=64, ulps_of=Scale.UNIT, flops=_attention_flops, by_values=3, samples=[
+    sample(F32(2, 3, 4, 32), KV_ROWS(3, 2, 6, 34), KV_ROWS(3, 2, 6, 34), PLACES(2)),
+    sample(F32(1, 4, 6, 64), KV_ROWS(3, 3, 9, 68), KV_ROWS(3, 3, 9, 36), PLACES(1), scale=0.25),
+    sample(Spec((2, 3, 4, 32), bf16), KV_ROWS(3, 1, 70, 18), KV_ROWS(3, 1, 70, 18), PLACES(2), window=2)])  # fmt: skip
+def quantized_attention(
+    q: Spec, k: Spec, v: Spec, places: Spec, /, *, scale: float | None = None, window: int | None = None
+) -> Any:
+    """As `attention`, over caches k, v u8 [slots, kv heads, capacity, bytes] that `update_quantized_cache` wrote; each has 8 or 4 bits."""
+    _is_half_or_single(q, "quantized_attention: q")
+    if q.ndim != 4 or k.ndim != 4 or k.shape[:3] != v.shape[:3]:
+        raise ShapeError(
+            f"quantized_attention: q [batch, T, heads, D] and k, v [slots, kv heads, capacity, bytes] are needed, given {q}, {k} and "
+            f"{v}."
+        )
+    for x, name in ((k, "k"), (v, "v")):
+        _is_quantized_cache(x, q.shape[3], f"quantized_attention: {name}")
+    heads, shared = q.shape[2], k.shape[1]
+    if heads % builtins.max(shared, 1) or not shared:
+        raise ShapeError(f"quantized_attention: the {heads} heads of q must be a multiple of the {shared} kv heads.")
+    _agree_places(places, q.shape[0], "quantized_attention")
+    if window is not None and not 1 <= window < 2**31:
+        raise ArgumentError(
+            f"quantized_attention: window must be None or a number of keys, 1 or more, given {shown(window)}."
+        )
     return q
 
 

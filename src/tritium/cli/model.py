@@ -66,7 +66,10 @@ def options_of_a_model(command: Command) -> Command:
     for option in reversed((
         click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Dtype of the output head (default: as stored)."),
         click.option("--certified/--no-certified", default=None, help="Read a float head through an int8 copy, for the same tokens."),
-        click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="KV-cache dtype."),
+        click.option(
+            "--kv", type=click.Choice(["f32", "f16", "bf16", "int8", "int8-int4", "int4"]), default="f16", show_default=True,
+            help="KV-cache dtype; of keys and of values.",
+        ),
         click.option("--variant", type=VARIANT, help=VARIANT_HELP),
         click.option("--ternarise", is_flag=True, help=TERNARISE_HELP),
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores)."),
@@ -450,6 +453,11 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     show_default=True,
     help="Seconds running requests get to finish on shutdown.",
 )
+@click.option(
+    "--prefix-cache", metavar="SIZE", help="Most memory of prefixes kept for other requests, as 512MiB; 0 for none."
+)
+@click.option("--draft", type=click.Path(), help="Smaller model of the same vocabulary that guesses tokens.")
+@click.option("--speculate/--no-speculate", default=None, help="Guess tokens where that is faster (default), or never.")
 @options_of_a_model
 def serve(
     model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
@@ -462,13 +470,14 @@ def serve(
 
     model_options, rest = split(options, *MODEL)
     form = read_text(template) if template else None
+    draft = rest.pop("draft")
 
     def ready(server: Server) -> None:
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
         opened(model, **model_options), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
-        allowed_origins=allowed_origin, chat_template=form, **rest,
+        allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft), **rest,
     )  # fmt: skip
 
 

@@ -503,7 +503,12 @@ BY_AXES: dict[Axes, Rule] = {
 }
 refuse(ONE_MATRIX)(ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4)
 refuse("it has an axis of sequences of its own; give it all of them at once.")(
-    ops.attention, ops.update_cache, ops.causal_conv1d, ops.gated_delta_rule
+    ops.attention,
+    ops.update_cache,
+    ops.quantized_attention,
+    ops.update_quantized_cache,
+    ops.causal_conv1d,
+    ops.gated_delta_rule,
 )
 refuse("it has axes of tokens of its own; give it all of them at once.")(ops.expert_matmul)
 

@@ -37,12 +37,12 @@ from tritium.machine.facts import bytes_text
 from tritium.models import embeddings, generation, hub, prepacked
 from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler
-from tritium.models.session import TOGETHER, Programs, Session, programs
+from tritium.models.session import KV, TOGETHER, Programs, Session, programs
 from tritium.models.speculation.speculator import check_draft
 from tritium.models.text import vocabulary as text
 from tritium.models.text.constraints import KINDS, Format, constrain
 from tritium.models.text.tokenizer import Tokenizer
-from tritium.models.weights import FLOATS, Network, assemble, from_entries, with_copy
+from tritium.models.weights import Network, assemble, from_entries, with_copy
 from tritium.nn.certified import HeadStatistics
 from tritium.nn.linear import ACTIVATIONS as WORDS
 from tritium.tensor import Tensor
@@ -60,8 +60,8 @@ class Model:
         self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: str = "f16",
         context: int | None = None,
     ) -> None:  # fmt: skip
-        if kv not in FLOATS:
-            raise ArgumentError(f"load: kv {kv!r} is unknown; keys and values are kept as {', '.join(FLOATS)}.")
+        if kv not in KV:
+            raise ArgumentError(f"load: kv {kv!r} is unknown; keys and values are kept as {', '.join(KV)}.")
         self.config, self.network, self.name, self.kv = config, network, name, kv
         self._source, self._busy = source, Lock()
         self._drafts: WeakKeyDictionary[Session, tuple[Model, Session]] = WeakKeyDictionary()
@@ -144,7 +144,7 @@ class Model:
 
     def session(self, slots: int = 1, context: int | None = None) -> Session:
         """A cache for so many sequences at once, of `context` tokens each (default: as the model was loaded)."""
-        kv, context = FLOATS[self.kv], self.context if context is None else context
+        kv, context = KV[self.kv], self.context if context is None else context
         return Session(self.network, self.config, slots=slots, context=context, kv=kv, made=self._programs)
 
     @cached_property

@@ -175,7 +175,7 @@ def _check_bias(given: Mapping[int, float] | None) -> None:
 class Mark(NamedTuple):
     """Where a sequence was: its tokens, and its random numbers where it has any."""
 
-    count: int
+    length: int
     bits: Any
 
 
@@ -257,11 +257,11 @@ class State:
 
     def rewind(self, mark: Mark) -> None:
         """Forget all picks since a mark, and the random numbers they took: the same logits pick the same tokens again."""
-        count = len(self.context.tokens) - mark.count
+        count = len(self.context.tokens) - mark.length
         if count:
             for constraint in self.constraints:
                 constraint.rollback(count)
-            del self.context.tokens[mark.count :]
+            del self.context.tokens[mark.length :]
             self._is_masked = False
         if mark.bits is not None:
             self._bits.state = mark.bits

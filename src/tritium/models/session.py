@@ -18,7 +18,7 @@ import numpy as np
 from tritium import dtype as dt, ops
 from tritium.arguments import checked
 from tritium.compiler.compile import Compiled
-from tritium.errors import ArgumentError, ContextError, FormatError
+from tritium.errors import ArgumentError, ContextError, DeviceError, FormatError
 from tritium.escape import visible
 from tritium.families import description as d
 from tritium.families.config import Config
@@ -35,7 +35,7 @@ from tritium.models.speculation.control import Costs
 from tritium.models.weights import Network
 from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
-from tritium.nn.transformer import Attention, KVCache
+from tritium.nn.transformer import Attention, KVCache, QuantizedKVCache
 from tritium.tensor import Tensor
 
 BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is compiled when first needed
@@ -47,6 +47,10 @@ ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # rows of such a program
 PROBE = 8  # tokens of a saved session that are computed again
 START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
 
+# How keys and values are kept: floats, or integers of so many bits for keys and for values.
+KV: dict[str, Any] = {
+    "f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16, "int8": (8, 8), "int8-int4": (8, 4), "int4": (4, 4),
+}  # fmt: skip
 Ids = Sequence[int]
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -86,9 +90,11 @@ def programs(network: Network) -> Programs:
         x = network.embedding(ids)
         rest = iter(caches)
         for block in network.blocks:
-            state = (
-                KVCache(next(rest)) if isinstance(block.attention, Attention) else DeltaState(next(rest), next(rest))
-            )
+            first = next(rest)
+            if not isinstance(block.attention, Attention):
+                state: Any = DeltaState(first, next(rest))
+            else:
+                state = QuantizedKVCache(first, next(rest)) if first.dtype is dt.u8 else KVCache(first)
             x = block(x, None if block.rope is None else angles[block.rope], state, places)
         return x.reshape(-1, x.shape[-1])
 
@@ -211,11 +217,12 @@ class Session:
         # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
         self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
         mixers = [layer.mixer for layer in config.description.layers]
-        self.caches: tuple[Tensor, ...] = tuple(t for mixer in mixers for t in self._state(mixer, kv))
-        kinds = [isinstance(mixer, DeltaNet) for mixer in mixers for _ in range(1 + isinstance(mixer, DeltaNet))]
+        states = [self._state(mixer, kv) for mixer in mixers]
+        self.caches: tuple[Tensor, ...] = tuple(t for state in states for t in state)
+        whole = [isinstance(mixer, DeltaNet) for mixer in mixers]
         self.memory = SlotMemory(
-            [t for t, whole in zip(self.caches, kinds, strict=True) if not whole],
-            [t for t, whole in zip(self.caches, kinds, strict=True) if whole],
+            [t for state, is_whole in zip(states, whole, strict=True) if not is_whole for t in state],
+            [t for state, is_whole in zip(states, whole, strict=True) if is_whole for t in state],
         )
         # A recurrent state holds all tokens so far as one: it cannot be cut to the first of them.
         self.recurrent = any(isinstance(mixer, DeltaNet) for mixer in mixers)
@@ -235,7 +242,22 @@ class Session:
             shapes = (mixer.kernel - 1, channels), (mixer.value_heads, mixer.key_dim, mixer.value_dim)
             return tuple(ops.full((self.slots, *shape), 0.0, device=self.device) for shape in shapes)
         shape = {"slots": self.slots, "heads": mixer.kv_heads, "capacity": self.capacity, "size": mixer.head_dim}
+        if isinstance(kv, tuple):
+            return self._integer_state(mixer, kv, shape)
         return (KVCache.empty(**shape, dtype=kv, device=self.device).kv,)
+
+    def _integer_state(self, mixer: d.Attention, bits: tuple[int, int], shape: dict[str, int]) -> tuple[Tensor, ...]:
+        """Return the KV cache of a layer in integers; raise where heads or device have none."""
+        if self.device.type != "cpu":
+            raise DeviceError(
+                f"Session: KV caches of integers are kept on the CPU alone; this model is on {self.device}: load it with kv='f16'."
+            )
+        if mixer.head_dim % ops.KV_BLOCK:
+            raise ArgumentError(
+                f"Session: a KV cache of integers needs a head_dim that is a multiple of {ops.KV_BLOCK}; this model has "
+                f"{mixer.head_dim}: load it with kv='f16'."
+            )
+        return tuple(QuantizedKVCache.empty(**shape, bits=bits, device=self.device))
 
     @staticmethod
     def check_context(config: Config, context: Any) -> int:

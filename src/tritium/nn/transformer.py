@@ -95,6 +95,28 @@ class KVCache(NamedTuple):
 
 
 @checked_class
+class QuantizedKVCache(NamedTuple):
+    """The KV cache of one layer in integers of 8 or 4 bits, u8 [slots, kv heads, capacity, bytes of a head]; see
+    `tt.update_quantized_cache`. Heads are rotated before they are rounded, so that no element is much larger than the others."""
+
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def empty(
+        cls, *, slots: int, heads: int, capacity: int, size: int, bits: tuple[int, int] = (8, 8), device: Any = None
+    ) -> QuantizedKVCache:
+        """Allocate a cache with so many bits an element of keys and of values; unwritten positions are never read."""
+        if size % ops.KV_BLOCK or not size or any(b not in ops.KV_BYTES for b in bits):
+            raise ArgumentError(
+                f"QuantizedKVCache: 8 or 4 bits and a head_dim that is a multiple of {ops.KV_BLOCK} are needed, given {bits} and "
+                f"{size}."
+            )
+        rows = (ops.kv_row_bytes(size, b) for b in bits)
+        return cls(*(ops.empty((slots, heads, capacity, n), dtype=dt.u8, device=device) for n in rows))
+
+
+@checked_class
 class Parallel:
     """Projections of one input that are not one matrix, since each has a norm of its own: their results side by side."""
 
@@ -161,18 +183,31 @@ class Attention:
                 f"{heads * self.size} columns of the result, given {qkv} and {out}."
             )
 
-    def __call__(self, x: Tensor, angles: Angles | None, cache: KVCache, places: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, angles: Angles | None, cache: KVCache | QuantizedKVCache, places: Tensor) -> Tensor:
         """Return the attention output of new tokens x [batch, tokens, hidden_size]; write their keys and values to the KV cache."""
         batch, tokens, _ = x.shape
         joined = self.qkv(x).reshape(batch, tokens, -1, self.size)
         q, kv = self._positioned(joined, angles)
-        ops.update_cache(cache.kv, kv, places, out=cache.kv)
         limits: dict[str, Any] = {} if self.window is None else {"window": self.window}
-        y = ops.attention(q, cache.k, cache.v, places, scale=self.scale, **limits)
+        if isinstance(cache, QuantizedKVCache):
+            y = self._attend_quantized(q, kv, cache, places, limits)
+        else:
+            ops.update_cache(cache.kv, kv, places, out=cache.kv)
+            y = ops.attention(q, cache.k, cache.v, places, scale=self.scale, **limits)
         if self.gate:
             y = y * ops.sigmoid(joined[:, :, self.heads + 2 * self.kv_heads :])
         y = y.reshape(batch, tokens, self.heads * self.size)
         return self.out(y if self.sub_norm is None else self.sub_norm(y))
+
+    def _attend_quantized(
+        self, q: Tensor, kv: Tensor, cache: QuantizedKVCache, places: Tensor, limits: dict[str, Any]
+    ) -> Tensor:
+        """Return the attention over a cache of integers. The rotation keeps the products of queries and keys, and is its own inverse."""
+        rotated = ops.hadamard(kv)
+        ops.update_quantized_cache(cache.k, rotated[:, :, : self.kv_heads], places, out=cache.k)
+        ops.update_quantized_cache(cache.v, rotated[:, :, self.kv_heads :], places, out=cache.v)
+        y = ops.quantized_attention(ops.hadamard(q), cache.k, cache.v, places, scale=self.scale, **limits)
+        return ops.hadamard(y)
 
     def _positioned(self, joined: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
         """Return Q, and K and V side by side: heads normalised, Q and K rotated."""

@@ -382,15 +382,15 @@ class Scheduler:
     def _load(self, run: _Run) -> None:
         """Copy into a slot what the prefix cache has more of its prompt; the last token is read in any case, for its logits."""
         match = self.prefixes.match(run.prompt, len(run.prompt) - 1)
-        if self.prefixes.recurrent and match.known - max(match.count, run.length) >= PAGE:
+        if self.prefixes.recurrent and match.known - max(match.length, run.length) >= PAGE:
             run.marks.add(match.known)  # others began alike: the next one finds a state here
-        if match.count <= run.length:
+        if match.length <= run.length:
             return
         self.session.truncate(run.slot, 0 if self.prefixes.recurrent else run.length)
         self.prefixes.load(run.slot, match, 0 if self.prefixes.recurrent else run.length)
-        self.session.adopt(run.slot, run.prompt[: match.count])
-        self.prefixes.counts.hits += match.count - run.length
-        run.length = run.reused = match.count
+        self.session.adopt(run.slot, run.prompt[: match.length])
+        self.prefixes.counts.hits += match.length - run.length
+        run.length = run.reused = match.length
 
     def _follow(self, run: _Run) -> None:
         """Let a request wait for the one that is reading most of its prompt, if that is a page or more."""

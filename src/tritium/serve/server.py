@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritium import settings
-from tritium.arguments import checked, checked_class
+from tritium.arguments import checked, checked_class, parse_bytes
 from tritium.errors import ArgumentError, PackageError, install_command, shown
 from tritium.escape import visible
 from tritium.serve.access import PREFLIGHT, Access, Address, Keys, Quota
@@ -46,7 +46,15 @@ class Server:
     may call the server besides localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template`
     replaces the model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running
     requests may go on after `stop()`. `sensors` lists what measures energy for /metrics, such as `tritium.perf.meters.probe.probe`.
+    `prefix_cache` bounds the bytes of prefixes kept for other requests ("512 MiB", 0: none; default: what the slots take when full, at
+    most 1 GiB). `speculate` False guesses no tokens; `draft` is a smaller model that guesses.
     """
+
+    scheduler: Scheduler
+    _api: Api
+    _intake: Intake
+    _loop: asyncio.AbstractEventLoop
+    _stop: asyncio.Event
 
     def __init__(
         self,
@@ -72,6 +80,9 @@ class Server:
         grace_s: float = 30.0,
         limits: Limits | None = None,
         sensors: Callable[[], Sequence[Any]] = tuple,
+        prefix_cache: int | str | None = None,
+        speculate: bool | None = None,
+        draft: Model | None = None,
     ) -> None:
         self._http = _http()
         key = settings.api_key() if api_key is None and api_key_file is None else api_key
@@ -82,12 +93,16 @@ class Server:
                 f"serve: others can reach {host}, so an API key is needed: give api_key or api_key_file (or set TRITIUM_API_KEY), listen on"
                 " 127.0.0.1, or say allow_anonymous to let everyone in."
             )
-        _check(model, tool_style, grace_s)
+        _check_options(model, tool_style, grace_s)
         self.limits = limits or self._http.Limits()
         self.host, self.port, self.grace_s = host, port, grace_s
         self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line
         self._make_session = partial(model.session, slots=slots, context=context)
-        self._make_scheduler = partial(Scheduler, tokenizer=model.tokenizer, queue=queue)
+        self._make_draft = None if draft is None else partial(model.draft_session, draft=draft)
+        self._make_scheduler = partial(
+            Scheduler, tokenizer=model.tokenizer, queue=queue, speculate=speculate,
+            prefix_cache=None if prefix_cache is None else parse_bytes("serve: prefix_cache", prefix_cache),
+        )  # fmt: skip
         self._make_answers = partial(
             Answers, name=self.name, max_tokens=max_tokens, max_choices=max_choices, template=chat_template,
             tool_style=tool_style,
@@ -100,12 +115,7 @@ class Server:
             caller=self._caller,
             sensors=sensors,
         )
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
         self._thread: threading.Thread | None = None
-        self.scheduler: Scheduler
-        self._api: Api
-        self._intake: Intake
 
     # Life.
 
@@ -120,7 +130,9 @@ class Server:
             raise ArgumentError("Server: it was started already; make another.")
         listener = self._address.listen()
         try:
-            self.scheduler = self._make_scheduler(self._make_session())
+            session = self._make_session()
+            draft = None if self._make_draft is None else self._make_draft(session)
+            self.scheduler = self._make_scheduler(session, draft=draft)
         except BaseException:
             listener.close()
             raise
@@ -205,6 +217,16 @@ class Server:
         return self._access.caller(request.headers) or request.client
 
 
+def _check_options(model: Any, tool_style: str | None, grace_s: float) -> None:
+    """Raise for a model that is none, an unknown style of tool calls, or a time that is none."""
+    if tool_style not in (None, *STYLES):
+        raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
+    if not 0 <= grace_s < math.inf:
+        raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
+    if not hasattr(model, "session"):
+        raise ArgumentError(f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path).")
+
+
 @checked
 def serve(
     model: Model | str | Path | None = None, *, ready: Callable[[Server], None] | None = None, **options: Any
@@ -238,16 +260,6 @@ def serve(
             over.wait()
     finally:
         restore()
-
-
-def _check(model: Any, tool_style: str | None, grace_s: float) -> None:
-    """Raise ArgumentError for a model, a style or a time that is none."""
-    if tool_style not in (None, *STYLES):
-        raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
-    if not 0 <= grace_s < math.inf:
-        raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
-    if not hasattr(model, "session"):
-        raise ArgumentError(f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path).")
 
 
 def _http() -> Any:

@@ -47,11 +47,11 @@ class Cache:
         self.kv.numpy()[1] = -2
         self.prefixes.load(1, match, start)
         expected, loaded = self.kv.numpy()[0], self.kv.numpy()[1]
-        first = min(start, match.count)
-        assert np.array_equal(loaded[:, first : match.count], expected[:, first : match.count])
+        first = min(start, match.length)
+        assert np.array_equal(loaded[:, first : match.length], expected[:, first : match.length])
         assert (loaded[:, :first] == -2).all()
-        assert (loaded[:, match.count :] == -2).all()
-        return match.count
+        assert (loaded[:, match.length :] == -2).all()
+        return match.length
 
 
 def check(cache: Cache) -> None:
@@ -143,10 +143,10 @@ def test_states_are_found_where_they_were_kept() -> None:
     state = cache.state.numpy()[0].copy()
     cache.store(LONG)
     match = cache.prefixes.match(LONG, len(LONG))
-    assert (match.count, match.known) == (PAGE + 5, len(LONG))
+    assert (match.length, match.known) == (PAGE + 5, len(LONG))
     cache.load(LONG)
     assert np.array_equal(cache.state.numpy()[1], state)
-    assert cache.prefixes.match(LONG, PAGE + 4).count == 0
+    assert cache.prefixes.match(LONG, PAGE + 4).length == 0
 
 
 def test_states_count_and_make_way_with_their_page() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 import families
 import models
 from markov import TOKENIZER
+from tritium.buffer import native
 from tritium.errors import ArgumentError
 from tritium.models.generation import generate, generate_batch
 from tritium.models.load import Model, load
@@ -91,7 +92,7 @@ def test_log_probabilities_and_the_end_of_the_context_stay(model: Model) -> None
     assert quick.accepted > 0
 
 
-@settings(max_examples=12)
+@settings(max_examples=2 if native is None else 12)
 @given(
     st.lists(st.tuples(st.integers(1, 24), st.integers(0, 3)), min_size=1, max_size=5),
     st.integers(1, 3), st.integers(1, 25), st.sampled_from(SAMPLERS),

@@ -70,10 +70,8 @@ def factor_of(size: int, scale: float | None) -> float:
     return 1 / math.sqrt(max(size, 1)) if scale is None else scale
 
 
-def _attention(
-    q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: float | None, window: int | None
-) -> None:
-    """All of it in f64, rounded to f32 at the end: every device gives the same bits, in whatever order it adds."""
+def attend(q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: float | None, window: int | None) -> None:
+    """Write the attention of q: all of it in f64, rounded to f32 at the end: every device gives the same bits, in whatever order it adds."""
     batch, tokens, heads, size = q.shape
     slots, shared, capacity, _ = k.shape
     if places is None:
@@ -98,5 +96,5 @@ KERNELS: dict[Op, Any] = {
     ops.linear: _linear,
     ops.rope: _rope,
     ops.update_cache: _update_cache,
-    ops.attention: _attention,
+    ops.attention: attend,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tritium import ops
-from tritium.backends.reference import attention, fourier, fused, linalg, mixers, philox, quantized
+from tritium.backends.reference import attention, fourier, fused, kv_blocks, linalg, mixers, philox, quantized
 from tritium.backends.reference.cast import HALF, cast
 from tritium.errors import BoundsError
 from tritium.layout import Layout
@@ -525,7 +525,9 @@ KERNELS |= {
     ops.factorize: _quiet(linalg.factorize),
     ops.transform: _quiet(fourier.transform),
 }
-KERNELS |= quantized.KERNELS | {row: _quiet(fn) for row, fn in (attention.KERNELS | mixers.KERNELS).items()}
+KERNELS |= quantized.KERNELS | {
+    row: _quiet(fn) for row, fn in (attention.KERNELS | kv_blocks.KERNELS | mixers.KERNELS).items()
+}
 KERNELS[ops.fused] = fused.kernel(KERNELS)
 
 

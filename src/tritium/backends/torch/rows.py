@@ -380,7 +380,8 @@ def makers(space: Space) -> dict[Op, Maker]:
             ops.take: _take(space),
             ops.gather: _gather(space, rows[ops.gather]),
         }
-        rows |= {row: _by_reference(row) for row in (ops.factorize, ops.transform)}
+        host = (ops.factorize, ops.transform, ops.update_quantized_cache, ops.quantized_attention)
+        rows |= {row: _by_reference(row) for row in host}
     rows[ops.attention] = _steadily(space, rows[ops.attention])
     if not space.has_f64:
         there = elements.makers(Space(torch.device("cpu"), space.doubt))

@@ -62,11 +62,11 @@ class Node:
 
 
 class Match(NamedTuple):
-    """What is known of some tokens: the nodes from the root on with how many tokens of each match; `count` tokens can be loaded, of
+    """What is known of some tokens: the nodes from the root on with how many tokens of each match; `length` tokens can be loaded, of
     `known` the tree has keys and values (fewer can be loaded of a recurrent model, whose states are kept at few places)."""
 
     path: tuple[tuple[Node, int], ...]
-    count: int
+    length: int
     known: int
 
 
@@ -150,13 +150,13 @@ class PrefixCache:
         """Write what was matched into a slot, whose first `start` tokens are there already."""
         position = 0
         for node, shared in match.path:
-            stop = min(position + shared, match.count)
+            stop = min(position + shared, match.length)
             first = max(start, position)
             if first < stop:
                 parts = [pool[node.page, :, first - position : stop - position] for pool in self._pool]
                 self.memory.write(slot, first, parts)
-            if self.recurrent and position < match.count <= position + shared:
-                self.memory.write_state(slot, node.snapshots[match.count - position])
+            if self.recurrent and position < match.length <= position + shared:
+                self.memory.write_state(slot, node.snapshots[match.length - position])
             position += shared
         self._touch(node for node, _ in match.path)
 

@@ -87,7 +87,7 @@ class Trust:
 class Offer(NamedTuple):
     """What one sequence can offer: how many guesses, and how likely each is after those before it."""
 
-    count: int
+    guesses: int
     share: float
 
 
@@ -96,7 +96,7 @@ def choose(offers: Sequence[Offer], costs: Costs) -> list[int]:
     few = len(offers)
     base = costs.size(few)
     gains = sorted(
-        ((offer.share**j, i) for i, offer in enumerate(offers) for j in range(1, offer.count + 1)), reverse=True
+        ((offer.share**j, i) for i, offer in enumerate(offers) for j in range(1, offer.guesses + 1)), reverse=True
     )
     if not gains:
         return [0] * few

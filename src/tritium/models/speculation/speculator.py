@@ -94,7 +94,7 @@ class Speculator:
         if self.draft is not None:
             self._drafted([(g, most) for g, most in zip(guessers, room, strict=True) if g.guesses is NONE and most > 0])
         offers = [Offer(len(g.guesses.tokens), g.trust[g.guesses.kind].share) for g in guessers]
-        if any(offer.count for offer in offers):
+        if any(offer.guesses for offer in offers):
             for guesser, count in zip(guessers, choose(offers, self.costs), strict=True):
                 guesser.guesses.counted = count
         return [g.guesses.verified for g in guessers]
