@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -216,13 +218,16 @@ ULPS = {"sin": 2, "cos": 2, "log2": 2, "log10": 2, "log1p": 2, "expm1": 2, "sinh
         "atanh": 2, "tan": 3, "asin": 2, "acos": 2, "atan": 3}  # fmt: skip
 
 
+FLOATS = int(os.environ.get("TRITIUM_TEST_FLOATS", "3000"))  # of each kind; .ci/long asks for many more
+
+
 @pytest.mark.parametrize(("name", "ulps"), ULPS.items())
 def test_floats_of_any_size_are_exact_to_a_few_ulps_whatever_stands_beside_them(name: str, ulps: int) -> None:
     rng = np.random.default_rng(7)
-    near = (1 + rng.standard_normal(3000) * 10.0 ** rng.uniform(-7, 0, 3000)).astype(np.float32)
-    x = np.concatenate([near, near - 1, rng.uniform(-1e5, 1e5, 3000).astype(np.float32)])
+    near = (1 + rng.standard_normal(FLOATS) * 10.0 ** rng.uniform(-7, 0, FLOATS)).astype(np.float32)
+    x = np.concatenate([near, near - 1, rng.uniform(-1e5, 1e5, FLOATS).astype(np.float32)])
     x = np.concatenate(
-        [x, rng.integers(0, 2**32, 3000, dtype=np.uint32).view(np.float32), np.float32([0, -0.0, 1, -1])]
+        [x, rng.integers(0, 2**32, FLOATS, dtype=np.uint32).view(np.float32), np.float32([0, -0.0, 1, -1])]
     )
     with np.errstate(all="ignore"):
         exact = getattr(np, name)(x.astype(np.float64))
@@ -240,7 +245,7 @@ def test_floats_of_any_size_are_exact_to_a_few_ulps_whatever_stands_beside_them(
 def test_angles_of_any_floats_are_within_three_ulps() -> None:
     rng = np.random.default_rng(9)
     ends = np.float32([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-45, 1e-38])
-    x, y = (np.concatenate([rng.standard_normal(4000), 10.0 ** rng.uniform(-44, 38, 4000)]) for _ in range(2))
+    x, y = (np.concatenate([rng.standard_normal(FLOATS), 10.0 ** rng.uniform(-44, 38, FLOATS)]) for _ in range(2))
     pairs = np.array(np.meshgrid(ends, ends), np.float32).reshape(2, -1)
     x, y = np.concatenate([x, pairs[0]]).astype(np.float32), np.concatenate([y, pairs[1]]).astype(np.float32)
     with np.errstate(all="ignore"):
@@ -255,8 +260,8 @@ def test_angles_of_any_floats_are_within_three_ulps() -> None:
 
 def test_powers_of_floats_are_within_two_ulps() -> None:
     rng = np.random.default_rng(8)
-    x = np.concatenate([rng.uniform(0, 4, 4000), 10.0 ** rng.uniform(-38, 38, 4000)]).astype(np.float32)
-    y = (rng.standard_normal(8000) * 10.0 ** rng.uniform(-3, 4, 8000)).astype(np.float32)
+    x = np.concatenate([rng.uniform(0, 4, FLOATS), 10.0 ** rng.uniform(-38, 38, FLOATS)]).astype(np.float32)
+    y = (rng.standard_normal(2 * FLOATS) * 10.0 ** rng.uniform(-3, 4, 2 * FLOATS)).astype(np.float32)
     with np.errstate(all="ignore"):
         exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
         want = exact.astype(np.float32)
