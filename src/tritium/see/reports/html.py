@@ -303,7 +303,7 @@ def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach, labels: Seque
 def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str:
     """Return a cell; `label`: the head of its column, which a narrow screen shows beside it."""
     classes = ["r" if right else "", "" if cell.badge else cell.tone, "plot" if cell.span is not None else ""]
-    classes.append("no" if label and cell.text in EMPTY else "")
+    classes.append("no" if label and cell.text in EMPTY and cell.span is None else "")
     if cell.heat is not None:
         classes.append(f"h{round(6 * cell.heat)}")
     sort = "" if cell.sort is None or not math.isfinite(cell.sort) else f' data-s="{cell.sort:.6g}"'
