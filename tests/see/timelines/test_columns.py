@@ -63,6 +63,12 @@ def test_calls_on_a_device_have_rows_of_their_own() -> None:
     assert [(r.name, r.levels) for r in rows] == [("MainThread", 2), ("cuda:0, called by MainThread", 1)]
 
 
+def test_a_device_with_lanes_of_its_own_keeps_them() -> None:
+    call = op("matmul", device="cuda:0")
+    rows = place(timeline([(call, 0, 5, 0), (call, 10, 50, 1)], ("MainThread", "cuda:0 stream 0"), 100)).rows
+    assert [r.name for r in rows] == ["MainThread", "cuda:0 stream 0"]
+
+
 def test_the_path_is_joined_where_it_touches() -> None:
     t = timeline([(op(), 0, 50, 0), (op(), 50, 50, 0), (op(), 0, 10, 1)], ("a", "b"), 100)
     table = unpacked(content(t, [], [(0, 0, 50), (0, 50, 100), (1, 0, 10)])["path"])

@@ -141,6 +141,48 @@ def test_zoom_is_in_the_address_and_links_of_gaps_lead_there(opened: Callable[..
     assert again.locator(".tl-state").inner_text().endswith("shown: 20 ms")
 
 
+def test_ctrl_and_wheel_zoom_at_the_pointer_and_the_wheel_alone_scrolls_the_page(opened: Callable[..., Any]) -> None:
+    page = opened(stages())
+    box = page.locator(".tl-main").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 100)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    wait_until(page, "location.hash.includes('tl=')")
+    first, last = map(int, page.url.partition("tl=")[2].split("~"))
+    assert last - first < 90 * MS
+    assert last > 99 * MS  # what was under the pointer stays there
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, 200)
+    wait_until(page, f"scrollY > {before}")
+
+
+def test_two_fingers_zoom_and_one_moves(opened: Callable[..., Any]) -> None:
+    page = opened(stages(), 390, has_touch=True, is_mobile=True)
+    box = page.locator(".tl-main").bounding_box()
+    y = box["y"] + 60
+    session = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *xs: float) -> None:
+        points = [{"x": x, "y": y, "id": i} for i, x in enumerate(xs)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", 150)
+    touch("touchStart", 150, 250)
+    for spread in (20, 50, 80):
+        touch("touchMove", 150 - spread, 250 + spread)
+    touch("touchEnd")
+    wait_until(page, "location.hash.includes('tl=')")
+    first, last = map(int, page.url.partition("tl=")[2].split("~"))
+    assert last - first < 60 * MS
+    touch("touchStart", 300)
+    for x in (260, 200, 150):
+        touch("touchMove", x)
+    touch("touchEnd")
+    wait_until(page, f"!location.hash.endsWith('tl={first}~{last}')")
+    assert int(page.url.partition("tl=")[2].split("~")[0]) > first
+
+
 def test_a_hundred_thousand_spans_are_drawn_found_and_summed(opened: Callable[..., Any]) -> None:
     page = opened(many(100_000))
     wait_until(page, f"({PIXELS})() > 2")

@@ -325,7 +325,7 @@ class MemoryTracker:
         return memory_file.as_dict(self.record())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the whole record (.json), which `tt.see.load_memory` reads, or the events alone (.csv)."""
+        """Write the page (.html), the whole record (.json), which `tt.see.load_memory` reads, or the events alone (.csv)."""
         return memory_file.writer(path)(self.record(), path)
 
     # ---- manual tracking

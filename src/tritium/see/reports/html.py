@@ -44,6 +44,7 @@ TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 STEPS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 RANGE = re.compile(r"\(?[\d.]+…[\d.]+\)?", re.ASCII)
 WIDE_TABLE = 5  # columns: a narrow screen shows the rows of such a table as blocks, each cell with its head
+LABELLED = 7  # columns of a table with plots: its cells have their heads on a narrow screen too
 MANY = 10  # columns: the table is set tighter
 EMPTY = ("", "-")
 ENDS = 100.0  # ratios beyond it are drawn at the edge
@@ -277,7 +278,8 @@ def _grid(grid: Grid) -> str:
     )
     right = [head in grid.right for head in grid.heads]
     wide = len(grid.heads) >= WIDE_TABLE and not spans
-    labels = grid.heads if wide else ("",) * len(grid.heads)
+    labelled = wide or len(grid.heads) >= LABELLED
+    labels = grid.heads if labelled else ("",) * len(grid.heads)
     rows = "\n".join(_row(row, right, scale, labels) for row in grid.rows)
     label = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
@@ -301,7 +303,7 @@ def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach, labels: Seque
 def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str:
     """Return a cell; `label`: the head of its column, which a narrow screen shows beside it."""
     classes = ["r" if right else "", "" if cell.badge else cell.tone, "plot" if cell.span is not None else ""]
-    classes.append("no" if label and cell.text in EMPTY else "")
+    classes.append("no" if label and cell.text in EMPTY and cell.span is None else "")
     if cell.heat is not None:
         classes.append(f"h{round(6 * cell.heat)}")
     sort = "" if cell.sort is None or not math.isfinite(cell.sort) else f' data-s="{cell.sort:.6g}"'

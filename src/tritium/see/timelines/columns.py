@@ -32,6 +32,7 @@ MOST_READINGS = 4_000  # of a counter
 TEXT_CHARS = 4_000_000  # of all names and details together
 LONGEST = 200  # characters of a name
 HOST = ("", "cpu")
+CALLS = ("op", "transfer")
 
 
 class Row(NamedTuple):
@@ -70,15 +71,17 @@ def place(t: Timeline) -> Placed:
 
 
 def _by_device(t: Timeline) -> Timeline:
-    """Return the timeline with the calls on devices on lanes of their own, one for each thread and device."""
-    device = np.array([w.device not in HOST and w.kind in ("op", "transfer") for w in t.whats], bool)
+    """Return the timeline with the calls on devices on lanes of their own, one for each thread and device.
+
+    A device that has lanes of its own, such as streams, keeps them, and the calls stay with their threads.
+    """
+    recorded = {w.device for w in t.whats for lane in t.lanes if lane == w.device or lane.startswith(f"{w.device} ")}
+    device = np.array([w.device not in (*HOST, *recorded) and w.kind in CALLS for w in t.whats], bool)
     if not len(t) or not device.any():
         return t
     lane, lanes, added = t.lane.copy(), list(t.lanes), dict[tuple[int, str], int]()
     for i in np.flatnonzero(device[t.what]).tolist():
         name, thread = t.whats[t.what[i]].device, int(t.lane[i])
-        if t.lanes[thread] == name or t.lanes[thread].startswith(f"{name} "):
-            continue  # the lane is the device's own
         if (thread, name) not in added:
             added[thread, name] = len(lanes)
             lanes.append(f"{name}, called by {t.lanes[thread]}")
