@@ -703,3 +703,15 @@ def test_timed_passes_exceptions_on() -> None:
     with pytest.raises(ZeroDivisionError), tt.timed() as t:
         raise ZeroDivisionError
     assert t.elapsed_ns is not None
+
+
+def test_the_average_time_is_of_scopes_else_of_ops() -> None:
+    x = tt.ones((4, 4))
+    with tt.profile() as p:
+        for _ in range(3):
+            with tt.scope("layer"):
+                x @ x
+    assert p.get_average_time("layer") == p.scopes()[0].mean_ns / 1e9
+    (row,) = p.ops()
+    assert p.get_average_time("matmul") == row.mean_ns / 1e9
+    assert p.get_average_time("layers") is None

@@ -95,6 +95,14 @@ class Profile:
         """Return the same figures for scopes and compiled programs."""
         return hotspots.score_rows(op_table.rows(self.timeline, kinds=op_table.PARTS, own=self._own))
 
+    def get_average_time(self, name: str) -> float | None:
+        """Return the mean seconds of the scopes of this name, else of the ops; None where nothing of the name was recorded."""
+        for rows in (self.scopes(), self.ops(by="name")):
+            for row in rows:
+                if row.name == name:
+                    return row.mean_ns / 1e9
+        return None
+
     def tree(self) -> Node:
         """Return the call tree, with total and own times."""
         return tree.tree(self.timeline)
