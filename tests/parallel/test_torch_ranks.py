@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -79,10 +80,16 @@ def test_a_killed_rank_is_named_in_seconds_and_leaves_no_orphan(victim: int) -> 
 
 
 @pytest.mark.skipif(not LONG, reason="TRITIUM_LONG=1 runs it")
-def test_a_server_whose_rank_is_gone_ends(tmp_path: Path) -> None:
+def test_a_server_answers_as_one_process_does_and_ends_when_a_rank_is_gone() -> None:
     with started(2, "serve", str(shipped()), "--port", "0") as ranks:
         assert ranks[0].stderr is not None
-        assert "at http://127.0.0.1" in ranks[0].stderr.readline()
+        line = ranks[0].stderr.readline()
+        assert "at http://127.0.0.1" in line
+        url = line.split(" at ")[1].split("/v1")[0]
+        body = {"prompt": "In the", "max_tokens": 16, "temperature": 0.7, "seed": 5}
+        with urlopen(Request(f"{url}/v1/completions", json.dumps(body).encode())) as response:
+            answer = json.load(response)["choices"][0]["text"]
+        assert answer == tt.load().generate("In the", max_tokens=16, temperature=0.7, seed=5).text
         ranks[1].send_signal(signal.SIGKILL)
         assert ranks[0].wait(SOON_S) == 2
         assert "rank 1 of 2 is gone or stopped" in ranks[0].stderr.read()

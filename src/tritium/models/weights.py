@@ -134,12 +134,10 @@ def assemble(config: Config, source: Source, context: int | None = None, group: 
     own = None if group is None else _shares(config, group)
 
     def block(i: int) -> Block:
-        builder = _Builder(source, config, f"model.layers.{i}", parts[i])
-        if group is not None and own is not None:
-            return _SharedBuilder(source, config, f"model.layers.{i}", parts[i], own[i], group).block(
-                own[i].layer, ropes
-            )
-        return builder.block(description.layers[i], ropes)
+        prefix = f"model.layers.{i}"
+        if group is None or own is None:
+            return _Builder(source, config, prefix, parts[i]).block(description.layers[i], ropes)
+        return _SharedBuilder(source, config, prefix, parts[i], own[i], group).block(own[i].layer, ropes)
 
     # Ranks agree about each matrix while they read, so they read in the same order.
     with ThreadPoolExecutor(get_num_threads() if group is None else 1) as pool:

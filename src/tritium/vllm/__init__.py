@@ -10,13 +10,15 @@ groups of columns and ternary tables), and the network of BitNet b1.58.
 
 from __future__ import annotations
 
+from tritium.settings import log
+
 TRIED = "0.32"  # the version of vLLM that the plugin was tried with
 NETWORK = "tritium.vllm.bitnet:BitNetForCausalLM"
 
 
 def register() -> None:
     """Register quantisations, the load format and the network; a second time changes nothing."""
-    from vllm import ModelRegistry
+    from vllm import ModelRegistry, __version__
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
     from vllm.model_executor.model_loader import register_model_loader
 
@@ -25,6 +27,8 @@ def register() -> None:
 
     if "tritium" in QUANTIZATION_METHODS:
         return
+    if not __version__.startswith(f"{TRIED}."):
+        log.warning("the plugin was tried with vLLM %s and meets %s", TRIED, __version__)
     register_quantization_config("bitnet")(PackedConfig)
     register_quantization_config("tritium")(TernaryConfig)
     register_model_loader("tritium")(FileLoader)

@@ -162,7 +162,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     machines = Machines({"w1": "a"}, {"a": "fast"})
     results = measured(machines, progress=interrupt, journal=tmp_path / "journal")
     assert (results.complete, len(results.cases)) == (False, 1)
-    assert "interrupted; 1 measured cases are kept" in results.notes
+    assert "interrupted; 1 measured case is kept" in results.notes
     resumed = cluster.measure(
         replace(OPTIONS, resume=True), suites.grid(OPTIONS), machines, journal=tmp_path / "journal"
     )

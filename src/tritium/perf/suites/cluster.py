@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from tritium.errors import ArgumentError, ClusterError, PackageError, install_command, shown
 from tritium.machine.facts import digest, usable_threads
+from tritium.perf.amounts import many
 from tritium.perf.engine.measuring import Progress
 from tritium.perf.records import json_io as records
 from tritium.perf.records.environment import Environment, command_line, this_environment
@@ -32,6 +33,7 @@ from tritium.perf.suites.suites import Grid
 from tritium.perf.work.canary import is_canary
 
 LOCAL = "local:"
+ERROR = 40  # the level of logging below which local workers are silent
 MOST_LOCAL = 64  # workers on this machine
 START_S = 60.0  # to reach a scheduler, and for a first worker
 ALONE_S = 30.0  # without any worker: the run ends with what it has
@@ -68,7 +70,7 @@ def connected(address: str) -> Iterator[Cluster]:
     with suppress(ValueError):  # of signals: a client that is closed by Ctrl-C
         try:
             if count:
-                options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None}
+                options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": ERROR}
                 cluster = distributed.LocalCluster(n_workers=count, **options)
                 client = distributed.Client(cluster)
             else:
@@ -265,13 +267,21 @@ class _Sweep:
             self.log.append({"what": "cases", **cell})
         if self.progress is not None:
             whole = len(self.grid.cases) * len(self.kinds)
-            count = sum(not is_canary(case) for _, _, r in self.done for case in r.cases)
-            self.progress(count, whole, f"{chunk.cases[-1]} ({worker.host})")
+            self.progress(len(_cases(self.done)), whole, f"{chunk.cases[-1]} ({worker.host})")
 
     def stop(self) -> None:
         """Cancel what is under way."""
         for task in [*self.looks.values(), *(w.task for w in self.workers.values() if w.task is not None)]:
             task.cancel()
+
+
+def _cases(done: list[tuple[str, str, Results]]) -> list[str]:
+    """Return the cases of results, without canaries."""
+    return [case for _, _, results in done for case in results.cases if not is_canary(case)]
+
+
+def _count(done: list[tuple[str, str, Results]]) -> str:
+    return many(len(_cases(done)), "measured case")
 
 
 def measure(
@@ -282,12 +292,12 @@ def measure(
     log, done = _opened(options, grid, journal)
     sweep = _Sweep(options, grid, cluster, progress, log, done=done, notes=list(grid.notes))
     if done:
-        sweep.notes.append(f"resumed with {sum(len(r.cases) for _, _, r in done)} measured cases")
+        sweep.notes.append(f"resumed with {_count(done)}")
     try:
         complete = sweep.run()
     except KeyboardInterrupt:
         complete = False
-        sweep.notes.append(f"interrupted; {sum(len(r.cases) for _, _, r in sweep.done)} measured cases are kept")
+        sweep.notes.append(f"interrupted; {_count(sweep.done)} {'is' if len(_cases(sweep.done)) == 1 else 'are'} kept")
     finally:
         sweep.stop()
         if log is not None:
