@@ -27,7 +27,7 @@ MOST_CONFIG, MOST_WEIGHTS = 1 << 20, 8 << 30  # bytes
 MOST_RANK = 1 << 16
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 KINDS = {dtype: name for name, dtype in FLOATS.items()}
-PLAIN = {  # fields that must say nothing: what they ask for is another arithmetic
+PLAIN: dict[str, tuple[Any, ...]] = {  # fields that must say nothing: what they ask for is another arithmetic
     "use_dora": (False, None), "lora_bias": (False, None), "fan_in_fan_out": (False, None), "bias": ("none", None), "alpha_pattern": ({}, None),
     "rank_pattern": ({}, None), "modules_to_save": (None, []), "layer_replication": (None, []), "trainable_token_indices": (None, []),
     "alora_invocation_tokens": (None, []), "target_parameters": (None, []), "use_qalora": (False, None), "use_bdlora": (False, None),

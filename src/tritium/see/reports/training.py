@@ -115,9 +115,9 @@ def _curves(rows: Sequence[Row]) -> Section:
         if any(v is not None for v in values):
             tracks.append(_track(name, steps, [math.nan if v is None else v for v in values]))
     for part, name in PARTS.items():
-        values = [_mean(row, part) for row in rows]
-        if any(math.isfinite(v) for v in values):
-            tracks.append(_track(f"{name}, {'all' if part == 'gradient' else 'mean of'} layers", steps, values))
+        means = [_mean(row, part) for row in rows]
+        if any(math.isfinite(v) for v in means):
+            tracks.append(_track(f"{name}, {'all' if part == 'gradient' else 'mean of'} layers", steps, means))
     chart = OverTime("Over the steps", tuple(tracks), unit="steps")
     blocks: tuple[Block, ...] = (Picture("curves", chart, told=True),) if tracks else ()
     return Section("curves", "Over the steps", blocks)
