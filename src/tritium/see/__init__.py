@@ -25,6 +25,7 @@ _NAMES = {
     "memory.pressure": "Pressure on_pressure pressure",
     "reports.report": "Report report generate_comprehensive_report generate_executive_summary generate_html_report "
     "generate_memory_analysis generate_performance_analysis",
+    "reports.training": "training_page",
     "trace.timeline": "Timeline What",
     "profile.hotspots": "BottleneckAnalyzer",
     "profile.profile": "Profile load_profile merge_profiles start_session stop_session",

@@ -38,9 +38,21 @@ from __future__ import annotations
 from typing import Any
 
 from tritium.errors import PackageError
+from tritium.torch.adapters import (
+    LoraLinear,
+    Merged,
+    PackedLinear,
+    add_adapters,
+    flips_of_rounding,
+    lora_linears,
+    merge_adapters,
+    pack_linears,
+    remove_adapters,
+)
 from tritium.torch.distillation import distil, logit_loss, relation_loss
 from tritium.torch.formulas import pack, ternarise, unpack
 from tritium.torch.layer import BitLinear, bit_linears
+from tritium.torch.peft_files import load_adapters, save_adapters
 from tritium.torch.recipes import Distillation, Recipe, Schedule, apply_schedules, make_optimizer, prepare
 from tritium.torch.replace import replace_linears, set_lambda
 from tritium.torch.training import Training, Windows, fit, next_token_loss
@@ -50,24 +62,35 @@ from tritium.torch.writer import byte_tokenizer, export
 __all__ = [
     "BitLinear",
     "Distillation",
+    "LoraLinear",
+    "Merged",
+    "PackedLinear",
     "Recipe",
     "Schedule",
     "Training",
     "Watch",
     "Windows",
+    "add_adapters",
     "apply_schedules",
     "bit_linears",
     "byte_tokenizer",
     "distil",
     "export",
     "fit",
+    "flips_of_rounding",
+    "load_adapters",
     "logit_loss",
+    "lora_linears",
     "make_optimizer",
+    "merge_adapters",
     "next_token_loss",
     "pack",
+    "pack_linears",
     "prepare",
     "relation_loss",
+    "remove_adapters",
     "replace_linears",
+    "save_adapters",
     "set_lambda",
     "ternarise",
     "trainer_callback",

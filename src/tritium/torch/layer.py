@@ -54,6 +54,8 @@ class BitLinear(nn.Linear):
     norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
     """
 
+    scale: nn.Parameter | None
+
     def __init__(
         self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
         axis: int | None = None, group: int = 0, scales: str = "absmean", activations: str = "token", lambda_: float = 1.0,

@@ -154,18 +154,22 @@ class Recipe:
     @classmethod
     def from_scratch(cls, steps: int, **changes: Any) -> Self:
         """Return BitNet's recipe for a network without weights: two stages of learning rate and of weight decay."""
-        return cls(**{"steps": steps, "learning_rate": 1e-3, "weight_decay": FIRST_HALF} | changes)
+        start: dict[str, Any] = {"learning_rate": 1e-3, "weight_decay": FIRST_HALF}
+        return cls(steps, **start | changes)
 
     @classmethod
     def fine_tune(cls, steps: int, **changes: Any) -> Self:
         """Return the recipe for a network that was trained in floats: lambda rises over the first fifth."""
-        return cls(**{"steps": steps, "learning_rate": 1e-4, "rate": ONE_STAGE, "lambda_": RAMP} | changes)
+        start: dict[str, Any] = {"learning_rate": 1e-4, "rate": ONE_STAGE, "lambda_": RAMP}
+        return cls(steps, **start | changes)
 
     @classmethod
     def distil(cls, steps: int, **changes: Any) -> Self:
         """Return the recipe of BitDistill: norms before o_proj and down_proj, and a teacher's logits and relations beside the text."""
-        start = {"learning_rate": 1e-4, "rate": ONE_STAGE, "norms": "sub", "distillation": Distillation()}
-        return cls(**{"steps": steps} | start | changes)
+        start: dict[str, Any] = {
+            "learning_rate": 1e-4, "rate": ONE_STAGE, "norms": "sub", "distillation": Distillation(),
+        }  # fmt: skip
+        return cls(steps, **start | changes)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with other values."""
@@ -234,7 +238,12 @@ def prepare(model: nn.Module, recipe: Recipe) -> nn.Module:
         raise ArgumentError(
             f"prepare: a Recipe is needed, given {type(recipe).__name__}; Recipe.from_scratch(steps) is one."
         )
-    form = {"axis": recipe.axis, "group": recipe.group, "scales": recipe.scales, "activations": recipe.activations}
+    form: dict[str, Any] = {
+        "axis": recipe.axis,
+        "group": recipe.group,
+        "scales": recipe.scales,
+        "activations": recipe.activations,
+    }
     present = bit_linears(model)
     for name, layer in present.items():
         if {key: getattr(layer, key) for key in ("axis", "group", "activations")} != {

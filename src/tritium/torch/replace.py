@@ -17,6 +17,9 @@ from tritium.torch.layer import BitLinear, bit_linears
 
 HEADS = ("lm_head", "embed_out", "score", "classifier")  # what common models call the layer that is not made ternary
 
+AUTO = "transformers.integrations.bitnet.AutoBitLinear"
+PACKED = "transformers.integrations.bitnet.BitLinear"
+
 log = logging.getLogger("tritium")
 
 
@@ -86,16 +89,24 @@ def _from_linear(old: Any, form: dict[str, Any]) -> BitLinear:
     return new
 
 
-def _from_auto(old: Any, form: dict[str, Any]) -> BitLinear:
-    """Replace transformers' AutoBitLinear: masters, or with a scale the ternary weights themselves."""
-    scale = getattr(old, "weight_scale", None)
-    return _from_linear(old, form) if scale is None else _from_ternary(old, old.weight, scale, form)
+def held_ternary(old: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return (t, scale) of a layer of transformers that holds ternary weights: int8 and f32; None for any other layer."""
+    kind = f"{type(old).__module__}.{type(old).__name__}"
+    if kind == PACKED:  # four rows in a byte, and a scale that divides
+        codes = torch.cat([(old.weight >> 2 * i) & 3 for i in range(4)])
+        return codes.to(torch.int8) - 1, 1 / old.weight_scale.float()
+    if kind == AUTO and getattr(old, "weight_scale", None) is not None:
+        return old.weight.detach().to(torch.int8), old.weight_scale.float()
+    return None
 
 
-def _from_packed(old: Any, form: dict[str, Any]) -> BitLinear:
-    """Replace transformers' BitLinear: four rows in a byte, and a scale that divides."""
-    codes = torch.cat([(old.weight >> 2 * i) & 3 for i in range(4)])
-    return _from_ternary(old, codes.to(old.weight_scale.dtype) - 1, 1 / old.weight_scale.float(), form)
+def _from_theirs(old: Any, form: dict[str, Any]) -> BitLinear:
+    """Replace transformers' layers: masters as they are, or of ternary weights such that have them as values."""
+    held = held_ternary(old)
+    if held is None:
+        return _from_linear(old, form)
+    kind = old.weight.dtype if old.weight.is_floating_point() else old.weight_scale.dtype
+    return _from_ternary(old, held[0].to(kind), held[1], form)
 
 
 def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, form: dict[str, Any]) -> BitLinear:
@@ -115,8 +126,8 @@ def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, form: dict[str
 
 _MAKERS: dict[str, Callable[[Any, dict[str, Any]], BitLinear]] = {
     "torch.nn.modules.linear.Linear": _from_linear,
-    "transformers.integrations.bitnet.AutoBitLinear": _from_auto,
-    "transformers.integrations.bitnet.BitLinear": _from_packed,
+    AUTO: _from_theirs,
+    PACKED: _from_theirs,
 }
 
 

@@ -61,6 +61,7 @@ class OverTime:
     end_s: float | None = None
     subtitle: str = ""
     note: str = ""
+    unit: str = "s"  # of the clock: seconds, or what takes their place, such as steps of a training
 
 
 def draw(chart: OverTime, width: float) -> svg.Drawing:
@@ -74,15 +75,15 @@ def draw(chart: OverTime, width: float) -> svg.Drawing:
     scales = [_vertical_scale(t, height) for t in chart.tracks]
     left = max((layout.margin(y, t.unit) for y, t in zip(scales, chart.tracks, strict=True) if y), default=40.0)
     p = layout.Plot(left, width - 8, 0, 0)
-    round_ = linear([start, end], p.left, p.right, count=min(max(int(p.width / 70), 2), 8), unit="s").ticks
+    round_ = linear([start, end], p.left, p.right, count=min(max(int(p.width / 70), 2), 8), unit=chart.unit).ticks
     ticks = tuple(t for t in round_ if start <= t <= end)
     x = Scale(start, end, p.left, p.right, ticks if len(ticks) > 1 else (start, end))
     parts, top = [], 0.0
     for track, y in zip(chart.tracks, scales, strict=True):
-        plot, top = _track(track, y, layout.Plot(p.left, p.right, top, top), x, width, height)
+        plot, top = _track(track, y, layout.Plot(p.left, p.right, top, top), x, width, height, chart.unit)
         parts.append(plot)
     foot = layout.Plot(p.left, p.right, top, top)
-    parts.append(layout.draw_horizontal_axis(foot, x, "s", width))
+    parts.append(layout.draw_horizontal_axis(foot, x, chart.unit, width))
     return svg.Drawing(width, top + layout.UNDER, "".join(parts))
 
 
@@ -103,7 +104,9 @@ def _vertical_scale(track: Track, height: float) -> Scale | None:
     return linear(values, height, 0, count=3, unit=track.unit)
 
 
-def _track(track: Track, y: Scale | None, p: layout.Plot, x: Scale, width: float, height: float) -> tuple[str, float]:
+def _track(
+    track: Track, y: Scale | None, p: layout.Plot, x: Scale, width: float, height: float, clock: str
+) -> tuple[str, float]:  # fmt: skip
     """Draw one plot with its head; return it and its bottom."""
     names = [layer.name for layer in track.layers]
     head = svg.text(0, p.top + 16, svg.fit(track.name, width / 2), "o")
@@ -124,7 +127,7 @@ def _track(track: Track, y: Scale | None, p: layout.Plot, x: Scale, width: float
     parts = [head, keys, layout.draw_vertical_axis(area, scale, track.unit), _areas(track, indexes, totals, x, scale)]
     parts.append(_limit(track, area, scale))
     parts.append(svg.path(svg.line(area.left, area.bottom, area.right, area.bottom), "a"))
-    parts.append(_tips(track, area, x))
+    parts.append(_tips(track, clock, area, x))
     return "".join(parts), area.bottom + 10
 
 
@@ -180,7 +183,7 @@ def _limit(track: Track, p: layout.Plot, y: Scale) -> str:
     )
 
 
-def _tips(track: Track, p: layout.Plot, x: Scale) -> str:
+def _tips(track: Track, clock: str, p: layout.Plot, x: Scale) -> str:
     """Draw vertical stripes, each with the values of its time as a tooltip."""
     indexes = [i for i in layout.sample_evenly(len(track.at_s), TIPS) if finite(track.at_s[i]) is not None]
     if not indexes:
@@ -192,7 +195,7 @@ def _tips(track: Track, p: layout.Plot, x: Scale) -> str:
         lines = [f"{layer.name + ': ' if len(track.layers) > 1 else ''}{_amount(layer.values[i], track.unit)}"
                  for layer in track.layers]  # fmt: skip
         stripe = svg.path(svg.box(edges[n], p.top, max(edges[n + 1] - edges[n], 0), p.height), "b")
-        parts.append(svg.mark((track.name, f"at {amount(track.at_s[i], 's')}", *lines), stripe))
+        parts.append(svg.mark((track.name, f"at {amount(track.at_s[i], clock)}", *lines), stripe))
     return "".join(parts)
 
 

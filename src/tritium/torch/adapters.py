@@ -1,0 +1,261 @@
+"""LoRA over frozen packed weights: two bits a weight in memory, and small trained matrices beside them.
+
+Knows nothing of files; `tritium.torch.peft_files` reads and writes PEFT's. A layer computes, as PEFT's do,
+
+    y = base(x) + (alpha / rank) * B (A dropout(x))
+
+where base is the ternary product with its rounded activations, and A and B take x as it is. Gradients pass the base as they pass
+BitLinear: dx = dy @ (g t). The unpacked weights of one layer exist during its product and are not kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tritium.errors import ArgumentError
+from tritium.torch.formulas import dequantised, pack, round_activations, spread, ternarise, unpack
+from tritium.torch.layer import BitLinear
+from tritium.torch.replace import AUTO, held_ternary
+
+
+class _Product(torch.autograd.Function):
+    """The product with packed weights: keeps the packed ones alone for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, group: int, activations: str) -> torch.Tensor:  # fmt: skip
+        ctx.save_for_backward(codes, scale)
+        ctx.group = group
+        kind = x.dtype if x.dtype in (torch.bfloat16, torch.float64) else torch.float32
+        q, a = round_activations(x.float(), group, activations)
+        t = unpack(codes, x.shape[-1])
+        if group:
+            y = functional.linear((q * a).flatten(-2).to(kind), (t * spread(scale, group)).to(kind))
+        else:
+            y = functional.linear(q.to(kind), t.to(kind)) * (a * scale)
+        return y.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        codes, scale = ctx.saved_tensors
+        columns = scale.shape[-1] * ctx.group if ctx.group else codes.shape[-1] * 4
+        dense = dequantised(unpack(codes, columns), scale, ctx.group)
+        return dy @ dense.to(dy.dtype), None, None, None, None
+
+
+class PackedLinear(nn.Module):
+    """A frozen ternary layer: four weights a byte, its scales, a bias. It computes what the BitLinear it was made of does."""
+
+    def __init__(
+        self, t: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, *, group: int = 0, activations: str = "token",
+        norm: nn.Module | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.out_features, self.in_features = t.shape
+        self.group, self.activations, self.rms_norm = group, activations, norm
+        self.register_buffer("codes", pack(t))
+        self.register_buffer("scale", scale.detach().half() if group else scale.detach().float())
+        self.register_buffer("bias", None if bias is None else bias.detach())
+
+    @classmethod
+    def from_layer(cls, layer: BitLinear) -> PackedLinear:
+        """Return a BitLinear packed and frozen, at lambda 1."""
+        t, g = layer.ternary()
+        new = cls(t, g, layer.bias, group=layer.group, activations=layer.activations, norm=layer.rms_norm)
+        return new.requires_grad_(False).train(layer.training)
+
+    def ternary(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (t, g): int8 weights and f32 scales."""
+        return unpack(self.codes, self.in_features), self.scale.float()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.rms_norm is None else self.rms_norm(x)
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        with torch.autocast(x.device.type, enabled=False):
+            y: torch.Tensor = _Product.apply(self._padded(x), self.codes, self._wide(), self.group, self.activations)
+            return y if self.bias is None else (y.float() + self.bias.float()).to(y.dtype)
+
+    def _padded(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x with as many columns as the codes have; groups divide the columns, and zeros add nothing."""
+        missing = 0 if self.group else self.codes.shape[-1] * 4 - x.shape[-1]
+        return functional.pad(x, (0, missing)) if missing else x
+
+    def _wide(self) -> torch.Tensor:
+        """Return the scales in f32, in the shape that the product takes."""
+        return self.scale.float()
+
+    def extra_repr(self) -> str:
+        group = f", group={self.group}" if self.group else ""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}{group}, activations={self.activations!r}"
+        )
+
+
+class LoraLinear(nn.Module):
+    """A packed layer with an adapter: A [rank, columns] and B [rows, rank], B zero at the start."""
+
+    def __init__(
+        self, base: PackedLinear, rank: int, alpha: float, *, dropout: float = 0.0, rank_stabilised: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        place = {"device": base.codes.device, "dtype": dtype}
+        self.base, self.rank, self.alpha, self.rank_stabilised = base, rank, alpha, rank_stabilised
+        self.lora_A = nn.Linear(base.in_features, rank, bias=False, **place)
+        self.lora_B = nn.Linear(rank, base.out_features, bias=False, **place)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_B.weight)
+
+    @property
+    def scaling(self) -> float:
+        """What multiplies B A: alpha / rank, or alpha / √rank where it is rank-stabilised."""
+        return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.base(x)
+        beside = self.lora_B(self.lora_A(self.dropout(x).to(self.lora_A.weight.dtype)))
+        return y + (beside * self.scaling).to(y.dtype)
+
+    @torch.no_grad()
+    def dense(self) -> torch.Tensor:
+        """Return g t + scaling B A, in f32."""
+        t, g = self.base.ternary()
+        return dequantised(t, g, self.base.group) + self.scaling * (
+            self.lora_B.weight.float() @ self.lora_A.weight.float()
+        )
+
+
+def lora_linears(model: nn.Module) -> dict[str, LoraLinear]:
+    """Return the layers of a model that have an adapter, by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, LoraLinear)}
+
+
+def pack_linears(model: nn.Module) -> nn.Module:
+    """Put a frozen PackedLinear in the place of every BitLinear and of transformers' ternary layers, one after the other."""
+    packed: dict[int, PackedLinear] = {}  # a layer that has two names stays one layer
+    for name, old in list(model.named_modules(remove_duplicate=False)):
+        new = packed.get(id(old)) or _packed(old)
+        if new is None:
+            continue
+        if not name:
+            raise ArgumentError("pack_linears: the model is itself a linear layer; put it into an nn.Sequential.")
+        packed[id(old)] = new
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, new)
+    if not packed and not any(isinstance(m, PackedLinear) for m in model.modules()):
+        raise ArgumentError("pack_linears: the model has no BitLinear; call prepare or replace_linears first.")
+    return model
+
+
+def _packed(old: nn.Module) -> PackedLinear | None:
+    """Return a ternary layer, ours or one of transformers, packed and frozen; None for anything else."""
+    if isinstance(old, BitLinear):
+        return PackedLinear.from_layer(old)
+    held = held_ternary(old)
+    if held is None and f"{type(old).__module__}.{type(old).__name__}" == AUTO:
+        held = ternarise(old.weight)
+    if held is None:
+        return None
+    new = PackedLinear(held[0], held[1].reshape(()), old.bias, norm=getattr(old, "rms_norm", None))
+    return new.requires_grad_(False).train(old.training)
+
+
+def add_adapters(
+    model: nn.Module,
+    *,
+    rank: int = 8,
+    alpha: float = 16.0,
+    targets: Iterable[str] | None = None,
+    dropout: float = 0.0,
+    rank_stabilised: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Module:
+    """Freeze a ternary model, pack its weights to two bits, and give layers a trainable adapter each, in the model itself.
+
+    `targets` are names or ends of names (`q_proj`, `layers.0.mlp.up_proj`); without them every ternary layer has one. `dtype` is that
+    of the adapters.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ArgumentError(f"add_adapters: rank is at least 1, given {rank!r}.")
+    if lora_linears(model):
+        raise ArgumentError("add_adapters: the model has adapters already; merge_adapters or remove_adapters first.")
+    pack_linears(model).requires_grad_(False)
+    ends = None if targets is None else tuple(targets)
+    layers = {n: m for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, PackedLinear)}
+    chosen = [n for n in layers if ends is None or any(n == e or n.endswith(f".{e}") for e in ends)]
+    missing = [e for e in ends or () if not any(n == e or n.endswith(f".{e}") for n in layers)]
+    if missing:
+        raise ArgumentError(
+            f"add_adapters: no ternary layer is named {missing[0]!r}; there are {', '.join(list(layers)[:8])}, …."
+        )
+    options: Any = {"dropout": dropout, "rank_stabilised": rank_stabilised, "dtype": dtype}
+    made: dict[int, LoraLinear] = {}
+    for name in chosen:
+        base = layers[name]
+        new = made.get(id(base)) or made.setdefault(id(base), LoraLinear(base, rank, alpha, **options))
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, new.train(base.training))
+    return model
+
+
+def remove_adapters(model: nn.Module) -> nn.Module:
+    """Put the packed layers back, without their adapters."""
+    for name, layer in lora_linears(model).items():
+        model.set_submodule(name, layer.base)
+    return model
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did: the layers, and whether their results are the same but for the rounding of sums.
+
+    `exact` is False where activations were int8: the merged layer takes them as they are, and the base's share of the result is
+    no longer rounded.
+    """
+
+    layers: tuple[str, ...]
+    exact: bool
+
+
+def merge_adapters(model: nn.Module, *, dtype: torch.dtype = torch.float32) -> Merged:
+    """Put an nn.Linear of g t + scaling B A in the place of every layer with an adapter. The sum is not ternary: it takes its dtype's
+    room, and rounding it to ternary values again would drop what was learned."""
+    layers = lora_linears(model)
+    if not layers:
+        raise ArgumentError("merge_adapters: the model has no adapter; add_adapters or load_adapters first.")
+    normed = [name for name, layer in layers.items() if layer.base.rms_norm is not None]
+    if normed:
+        raise ArgumentError(
+            f"merge_adapters: {normed[0]} has a norm before its ternary weights, which its adapter does not see; no one matrix "
+            "computes both. Keep the adapter, and save it with save_adapters."
+        )
+    exact = True
+    for name, layer in layers.items():
+        base = layer.base
+        new = nn.Linear(base.in_features, base.out_features, base.bias is not None, device="meta")
+        new.weight = nn.Parameter(layer.dense().to(dtype), requires_grad=False)
+        new.bias = None if base.bias is None else nn.Parameter(base.bias.to(dtype), requires_grad=False)
+        model.set_submodule(name, new.train(layer.training))
+        exact = exact and base.activations == "float" and dtype in (torch.float32, torch.float64)
+    return Merged(tuple(layers), exact)
+
+
+def flips_of_rounding(model: nn.Module) -> dict[str, float]:
+    """Return for each layer with an adapter the share of ternary values that rounding its merged weights again would change.
+
+    Where it is near 0, such a rounding would give the base back, without the adapter.
+    """
+    shares = {}
+    for name, layer in lora_linears(model).items():
+        t, g = layer.base.ternary()
+        near, _ = ternarise(layer.dense(), group=layer.base.group, scale=g)
+        shares[name] = float((near != t).float().mean())
+    return shares
