@@ -18,7 +18,7 @@ from tritium import dtype as dt, settings as tritium_settings
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice
-from tritium.backends.cuda.linear.spread import spread, tensors
+from tritium.backends.cuda.linear.spread import ALONG, spread, tensors
 from tritium.backends.reference import packed, quantized
 from tritium.errors import ArgumentError
 from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spilled
@@ -156,7 +156,7 @@ TURNS = [
 
 
 @on_cuda
-@pytest.mark.parametrize("spread", [0, 1, -3])
+@pytest.mark.parametrize("spread", [0, 1, ALONG, -3])
 @pytest.mark.parametrize("numbers", [*TURNS, (128, 64, 64, 0, 6, 104, 136), (256, 128, 64, 0, 4, 168, 240)])
 def test_warpgroups_that_take_turns_or_share_tiles_multiply_exactly(numbers: tuple[int, ...], spread: int) -> None:
     on_hopper()
@@ -205,11 +205,32 @@ def test_tiles_of_two_tensors_of_tokens_multiply_exactly(
 ) -> None:
     hopper = on_hopper()
     made, given, expected = a_product(1301, 2600, m, codes, seed=m)  # 10.5 steps of codes
-    for number, processors in ((0, 132), (1, 132), (1, 4)):
+    for number, processors in ((0, 132), (1, 132), (1, 4), (-3, 132), (ALONG, 5), (ALONG, 4)):
         monkeypatch.setattr(ct, "gpu", lambda _, count=processors: hopper._replace(processors=count))
         poison(m, 1301)
         found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, number)) for _ in range(5)]
         assert all(torch.equal(y, expected) for y in found)
+
+
+@on_cuda
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", [0, 1, ALONG, -3])
+@pytest.mark.parametrize(
+    "numbers", [(128, 128, 64, 0, 4, 168, 240), (128, 80, 64, 0, 6, 104, 136), (64, 64, 128, 1, 5, 168, 240)]
+)
+def test_results_that_the_copy_engine_writes_are_those_of_other_stores(
+    numbers: tuple[int, ...], number: int, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopper = on_hopper()
+    monkeypatch.setattr(ct, "gpu", lambda _: hopper._replace(processors=7))
+    _, made = weights(np.random.default_rng(9), 776, 2600, True)
+    kind, tokens = getattr(torch, to), ct.quantise(torch.randn((333, 2600), device=PLACE))
+    scale, bias = torch.rand(776, device=PLACE), torch.randn(776, device=PLACE)
+    way = choice("wgmma", *numbers, number)
+    poison(333, 776)
+    boxed = ct.product(tokens, made, scale, bias, kind, choice=way)
+    monkeypatch.setattr(ct, "_is_boxed", lambda job: False)
+    assert torch.equal(boxed, ct.product(tokens, made, scale, bias, kind, choice=way))
 
 
 @on_cuda
@@ -541,6 +562,14 @@ def test_what_a_tuner_found_comes_first() -> None:
     finally:
         ct.use({})
     assert cuda_tuned.choose(case, (9, 0), 132) != mine
+
+
+@given(st.integers(64, 20_000), st.integers(64, 20_000), st.integers(9, 4000), st.booleans())
+def test_stages_leave_room_for_results_of_four_bytes(n: int, k: int, m: int, codes: bool) -> None:
+    room, out = 232448, 2 * 16384 + 256  # of a multiprocessor of Hopper; of both warpgroups, and barriers
+    for c in cuda_tuned.wgmmas(Case(n, k, m, codes)):
+        nbytes = c.get("bytes") * (c.get("rows") + c.get("tokens") * (4 if codes else 1))
+        assert cuda_tuned.FEWEST_STAGES <= ct._stages(c, nbytes) <= (room - out) // nbytes
 
 
 # ---- early starts
