@@ -356,7 +356,9 @@ class Session:
         """Read a file of `save` into a slot; return its tokens. It must be of the same model: the first tokens are computed again
         and compared with the file bit for bit. If that fails, the slot is empty."""
         if self.unshareable:
-            raise ArgumentError(f"restore: {self.unshareable}; restore it to the model in one process, or read its text again.")
+            raise ArgumentError(
+                f"restore: {self.unshareable}; restore it to the model in one process, or read its text again."
+            )
         saved = read_slot(Path(path), self.memory, self.capacity)
         self.truncate(self._slot(slot), 0)
         if not saved.tokens:
@@ -483,7 +485,9 @@ class Session:
         if self.recurrent:
             return f"the state of a {self.config.family} model holds all tokens as one, so guesses cannot be taken back"
         if self._divided:
-            return "how many tokens are guessed follows from times, which differ between the processes of a divided model"
+            return (
+                "how many tokens are guessed follows from times, which differ between the processes of a divided model"
+            )
         if self.device.type != "cpu":
             return f"guesses are verified on the CPU only, where a row has the same bits in any batch; this model is on {self.device}"
         return ""
