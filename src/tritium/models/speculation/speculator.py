@@ -23,6 +23,9 @@ MOST = 15  # guesses of one sequence in one step
 MOST_DRAFTED = 4  # of those, by a draft model: each takes a step of it
 LOOKUP, DRAFT = "lookup", "draft"
 SHORT_REST = 2  # tokens after which a sequence guesses again that knew no guess
+GUESS_S = 25e-6  # seconds that a guess takes, verified or not
+GUESS_SHARE = 0.01  # of a step: most that guesses in vain may take
+MOST_REST = 64
 LONGEST_REST = 16  # tokens after which a sequence guesses again, whose guesses promised nothing
 
 
@@ -109,8 +112,14 @@ class Speculator:
         if tokens:
             return Guesses(tokens, LOOKUP, kind)
         if self.draft is None:
-            guesser.resting = SHORT_REST
+            guesser.resting = max(SHORT_REST, self._least_rest)
         return NONE
+
+    @property
+    def _least_rest(self) -> int:
+        """Return for how many tokens to rest so that guesses in vain take no more than their share of the time."""
+        step = self.costs.cost(self.costs.sizes[0])
+        return min(int(GUESS_S / (GUESS_SHARE * step)), MOST_REST) if step else 0
 
     def _drafted(self, pairs: list[tuple[Guesser, int]]) -> None:
         """Have the draft model guess for sequences, where its guesses promise to pay."""
@@ -178,7 +187,7 @@ class Speculator:
 
     def _rest(self, guesser: Guesser, counted: int) -> None:
         """Have a sequence rest for 2, 4, … tokens whose guesses were not worth verifying: to guess takes time too."""
-        guesser.rest = 0 if counted else min(max(2 * guesser.rest, 2), LONGEST_REST)
+        guesser.rest = 0 if counted else max(min(max(2 * guesser.rest, 2), LONGEST_REST), self._least_rest)
         guesser.resting = guesser.rest
 
 
