@@ -18,6 +18,7 @@ from calls import begin, completion, events, post
 from noise import NoiseModel
 from schemas import SCHEMAS
 from tritium.models.load import load
+from tritium.serve.http import Limits
 from tritium.serve.server import Server
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -157,7 +158,7 @@ def mixed(i: int) -> dict[str, Any]:
 
 
 def test_prefixes_guesses_formats_and_aborts_leave_each_text_as_alone() -> None:
-    bodies = [mixed(i) for i in range(CLIENTS)]
+    bodies, many = [mixed(i) for i in range(CLIENTS)], Limits(connections=512, client_connections=512)
 
     def ask(server: Server, body: dict[str, Any]) -> Any:
         status, found = post(server, "completions", **body)
@@ -166,7 +167,7 @@ def test_prefixes_guesses_formats_and_aborts_leave_each_text_as_alone() -> None:
 
     with Server(load(), port=0, grace_s=5.0, slots=1, prefix_cache=0, speculate=False) as plain:
         alone = [ask(plain, body) for body in bodies]
-    with Server(load(), port=0, grace_s=5.0, slots=8, queue=256, speculate=True) as busy:
+    with Server(load(), port=0, grace_s=5.0, slots=8, queue=256, speculate=True, limits=many) as busy:
         aborted = [begin(busy, {**bodies[i], "max_tokens": 200, "stream": True}) for i in range(0, CLIENTS, 5)]
         with ThreadPoolExecutor(CLIENTS) as pool:
             futures = [pool.submit(ask, busy, body) for body in bodies]
