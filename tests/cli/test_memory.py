@@ -76,7 +76,7 @@ def test_files_hold_all_that_was_seen(script: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("outputs", "says"),
     [
-        (["m.html"], "known are .json, .csv"),
+        (["m.xml"], "known are .json, .csv"),
         (["script.json"], "that is the script"),
         (["link.json"], "that is the script"),
         (["hard.json"], "that is the script"),

@@ -11,10 +11,11 @@ from hypothesis import given, strategies as st
 
 import tritium as tt
 from made_profiles import ADD, MATMUL, SCOPE, made
+from made_timelines import op
 from tritium.errors import ArgumentError
-from tritium.see.profile.critical import CriticalPath, critical_path
+from tritium.see.profile.critical import CriticalPath, critical_path, path_pieces
 from tritium.see.profile.profile import load_profile
-from tritium.see.trace.timeline import Timeline, What
+from tritium.see.trace.timeline import Timeline, What, timeline
 
 A, B, C, D = (What(name) for name in "abcd")
 
@@ -173,3 +174,12 @@ def test_the_critical_path_of_a_pipeline_crosses_its_threads(tmp_path: Path) -> 
 def test_a_long_list_of_lanes_is_shortened() -> None:
     path = CriticalPath(10, ("a", "b") * 10, (("x", 10),), 20, 19, True)
     assert "a → b → a → b → a → b → … (19 handovers between 2 lanes)" in path.lines()[0]
+
+
+def test_the_path_goes_from_a_call_to_its_work_on_a_device() -> None:
+    call = op("matmul", device="gpu:0")
+    spans = [(op("load"), 0, 30, 0), (call, 30, 10, 0), (call, 45, 100, 1)]
+    t = timeline(spans, ("MainThread", "gpu:0 stream 0"), 150)
+    path = critical_path(t)
+    assert (path.total_ns, path.lanes, path.known) == (140, ("MainThread", "gpu:0 stream 0"), 1)
+    assert path_pieces(t) == [(0, 0, 30), (0, 30, 40), (1, 45, 145)]

@@ -3,9 +3,9 @@
 Knows nothing of drawing. A piece is an interval in which one span is the innermost of its lane. It depends on the
 piece before it on its lane, since a lane does one thing at a time; and on pieces of other lanes only where that is known:
 `after` lists pairs (earlier, later) of spans of which the later could not begin before the earlier had ended, as the
-stages of a `tt.Pipeline` record them. Gaps
-between spans are waiting and do not count. So the critical path of a single thread is its busy time; that of lanes
-without a known dependency is the busy time of the busiest; and no path is longer than the run.
+stages of a `tt.Pipeline` record them, and calls with their work on a device. Gaps between spans are waiting and do not
+count. So the critical path of a single thread is its busy time; that of lanes without a known dependency is the busy time
+of the busiest; and no path is longer than the run.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tritium.errors import ArgumentError
 from tritium.machine.facts import seconds_text
 from tritium.see.profile.hotspots import percent
 from tritium.see.profile.op_table import used_lanes
+from tritium.see.trace.chrome import flows
 from tritium.see.trace.timeline import Column, Timeline
 from tritium.see.trace.tree import own_ns as own_times
 
@@ -75,10 +76,10 @@ def critical_path(
 ) -> CriticalPath:
     """Return the critical path of a timeline.
 
-    `after`: known dependencies; by default the handovers that were recorded. `own`: own times of its spans, if already
-    computed.
+    `after`: known dependencies; by default the handovers that were recorded, and the calls of a device's work. `own`: own
+    times of its spans, if already computed.
     """
-    after = t.after if after is None else after
+    after = dependencies(t) if after is None else after
     several = len(used_lanes(t)) > 1
     if not len(t):
         return CriticalPath(0, (), (), t.elapsed_total_ns, 0)
@@ -107,11 +108,17 @@ def path_pieces(t: Timeline) -> list[tuple[int, int, int]]:
     """Return the critical path as (lane, start, end), in order of time."""
     if not len(t):
         return []
-    if t.after:
-        return [(int(t.lane[p.span]), p.start, p.end) for p in _find_longest(t, t.after)]
+    if after := dependencies(t):
+        return [(int(t.lane[p.span]), p.start, p.end) for p in _find_longest(t, after)]
     (name,) = critical_path(t).lanes
     lane = t.lanes.index(name)
     return [(lane, p.start, p.end) for p in _pieces(t, lane)]
+
+
+def dependencies(t: Timeline) -> tuple[tuple[int, int], ...]:
+    """Return the known pairs of spans of which the later waited for the end of the earlier."""
+    launched = ((call, work) for call, work in flows(t) if t.end_ns[call] <= t.start_ns[work])
+    return (*t.after, *launched)
 
 
 class Piece(NamedTuple):
