@@ -91,11 +91,11 @@ def _keep_devices(source: str, as_json: bool) -> None:
     from tritium.perf.store import results as store
     from tritium.perf.tune import keep_devices
 
-    kept = keep_devices(store.load(source))
+    devices = keep_devices(store.load(source))
     if as_json:
-        click.echo(json.dumps(kept, indent=2))
+        click.echo(json.dumps(devices, indent=2))
         return
-    rows = [[name.split("/")[1], f"{int(name.split('/')[2]):,}", device] for name, device in kept.items()]
+    rows = [[name.split("/")[1], f"{int(name.split('/')[2]):,}", device] for name, device in devices.items()]
     print_parts(Table(rows, ["op", "from elements", "device"]))
     echo(f"\nKept in {tuned.path()}; TRITIUM_DEVICE=auto follows it.")
 

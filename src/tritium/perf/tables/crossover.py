@@ -15,7 +15,7 @@ from typing import Literal
 
 from tritium.arguments import checked
 from tritium.perf.gate.compare import compare_paired
-from tritium.perf.gate.verdict import Verdict
+from tritium.perf.gate.verdict import Verdict, disturbance
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables.table import Table
 from tritium.perf.tables.tables import RULES, told_apart
@@ -131,6 +131,11 @@ def crossovers(results: Results, arms: Sequence[str] | None = None) -> tuple[Cro
         out += [crossing for runs in series if (crossing := _crossover(runs, first, second, verdicts)) is not None]
     order = {title(runs[0]): i for i, runs in enumerate(series)}
     return tuple(sorted(out, key=lambda c: order[c.case]))
+
+
+def noise(results: Results) -> str:
+    """Return what disturbed a run too much for its crossovers to be trusted; "" for a quiet one."""
+    return str(disturbance(results))
 
 
 def title(run: Run) -> str:

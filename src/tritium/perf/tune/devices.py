@@ -14,10 +14,9 @@ from tritium.arguments import checked
 from tritium.errors import ArgumentError
 from tritium.machine import tuned
 from tritium.op import OPS
-from tritium.perf.gate.verdict import disturbance
 from tritium.perf.records.environment import differences, this_environment
 from tritium.perf.records.run import Results
-from tritium.perf.tables.crossover import LEAST_PROCESSES, Crossover, Point, crossovers
+from tritium.perf.tables.crossover import LEAST_PROCESSES, Crossover, Point, crossovers, noise
 from tritium.perf.tune import file as tune_file
 from tritium.perf.work.operations import OPERATIONS
 
@@ -63,8 +62,8 @@ def _check(results: Results) -> None:
         raise ArgumentError(
             f"keep_devices: {results.plan.generations} processes show no difference; {LEAST_PROCESSES} or more are needed."
         )
-    if (noise := disturbance(results)).noisy:
-        raise ArgumentError(f"keep_devices: {noise}; measure again on a quiet machine.")
+    if disturbed := noise(results):
+        raise ArgumentError(f"keep_devices: {disturbed}; measure again on a quiet machine.")
 
 
 def _choices(results: Results) -> Iterator[tuple[str, tuned.Choice]]:
@@ -102,11 +101,11 @@ def _elements(op: str, shape: tuple[int, ...]) -> int:
 
 def _choice(op: str, shape: tuple[int, ...], crossings: list[Crossover], created: str) -> tuned.Choice:
     """Return the device with the lowest time at a size among those shown to be faster than the CPU."""
-    at = [(p, c.arms[1]) for c in crossings for p in c.points if p.shape == shape and p.side > 0]
+    faster = [(p, c.arms[1]) for c in crossings for p in c.points if p.shape == shape and p.side > 0]
     source = f"of {op} {'x'.join(map(str, shape))} {PRECISION}, compared {created[:10]} without transfers"
-    if not at:
+    if not faster:
         return tuned.Choice("cpu", f"no device is clearly faster than the CPU at the size {source}", exact=False)
-    point, arm = min(at, key=lambda pair: pair[0].ratio)
+    point, arm = min(faster, key=lambda pair: pair[0].ratio)
     return tuned.Choice(arm.partition(":")[2], f"{_times(point)} as fast as 'cpu' at the size {source}", exact=False)
 
 
