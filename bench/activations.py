@@ -136,12 +136,12 @@ def windows(ids: Sequence[int], context: int) -> list[list[int]]:
 
 def read_together(models: dict[str, Model], pieces: list[list[int]], bos: int | None) -> Iterator[tuple[Array, ...]]:
     """Yield, of each position of windows of one length, (nats, divergence, agreement) as [kind, window]."""
-    length = len(pieces[0])
-    sessions = {kind: model.session(slots=len(pieces), context=length + 1) for kind, model in models.items()}
     slots = list(range(len(pieces)))
     starts = [] if bos is None else [bos]
     tokens = np.array([starts + piece for piece in pieces])
-    for i in range(tokens.shape[1] - 1):
+    steps = tokens.shape[1] - 1  # the last token is only predicted
+    sessions = {kind: model.session(slots=len(pieces), context=max(steps, 1)) for kind, model in models.items()}
+    for i in range(steps):
         now, following = tokens[:, i].tolist(), tokens[:, i + 1]
         logs = {kind: log_softmax(session.step(slots, now)) for kind, session in sessions.items()}
         base = logs[BASE]

@@ -194,4 +194,4 @@ def test_it_says_how_activations_will_be_quantised_and_why(tmp_path: Path) -> No
     wanted = "each group, unless another kind is chosen: a scale for each 64 columns, not trained with int8 tokens"
     assert any(wanted in b for b in tio.inspect(tmp_path / "q.gguf").beliefs)
     packed = tio.inspect(tiny.hf_packed(tmp_path / "hf", "bitnet")).beliefs
-    assert any("each token, unless another kind is chosen: trained so" in b for b in packed)
+    assert any("each token, unless another kind is chosen: as its family is trained" in b for b in packed)

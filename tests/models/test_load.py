@@ -24,9 +24,10 @@ import tritium as tt
 from models import AUTO, DIVIDED, EVERY_FORMAT, Shape
 from tritium.backends.cpu import device as cpu
 from tritium.backends.cpu.device import native
-from tritium.errors import ArgumentError, FormatError, TritiumError
+from tritium.errors import ArgumentError, FormatError, MissingFileError, TritiumError
 from tritium.io import convert
-from tritium.models.load import Model, load, shipped
+from tritium.models.load import SHIPPED, Model, load, shipped
+from tritium.models.prepacked import linears
 
 APART, TIGHT, LOOSE = 6e-6, 3e-6, 0.25
 LLAMA = Shape(family="llama", theta=10000.0, tied=False)
@@ -289,7 +290,7 @@ def test_rounded_weights_have_groups_by_which_activations_lose_less(tmp_path: Pa
     assert "int8 per group: a scale for each 128 columns, not trained with int8 tokens" in repr(kinds[None])
     wanted, token, group = (logits(model, [1, 2, 3]) for model in kinds.values())
     assert np.square(group - wanted).mean() < 0.5 * np.square(token - wanted).mean()
-    assert "int8 per token: trained so" in repr(
+    assert "int8 per token: as its family is trained" in repr(
         load(models.masters(tmp_path / "bitnet", models.TINY, 0)[0], ternarise=True)
     )
 
@@ -303,7 +304,7 @@ def test_a_model_of_another_architecture_is_refused_by_name(tmp_path: Path) -> N
 def test_a_model_says_what_it_is(formats: Any) -> None:
     model = load(formats("bitnet")["i2_s"])
     assert repr(model) == (
-        "<model i2_s: bitnet, 2 layers of 256, 96 words, context 128, activations int8 per token: trained so>"
+        "<model i2_s: bitnet, 2 layers of 256, 96 words, context 128, activations int8 per token: as its family is trained>"
     )
     assert model.name == "i2_s"
 
@@ -475,3 +476,19 @@ def test_embeddings_of_a_type_that_is_not_read_are_named_with_their_file(tmp_pat
     entry = SimpleNamespace(stored="IQ3_S", where="m.gguf, tensor 'token_embd.weight'", shape=(256, 256))
     with pytest.raises(FormatError, match=r"m\.gguf, tensor 'token_embd\.weight'.*IQ3_S.*--token-embedding-type f16"):
         _unquantised(entry, dt.f16, range(256))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_models_of_the_package_load_and_write_with_one_vocabulary(name: str) -> None:
+    model = load(shipped(name))
+    assert (model.config.vocab_size, model.context) == (256, 256)
+    assert model.generate("And the LORD said", max_tokens=4)
+    groups = {layer.weight.group for layer in linears(model.network).values()}
+    assert (128 in groups) == (name == "kjv-g128")
+    log = json.loads(shipped(name).with_suffix(".json").read_text())
+    assert log["text"]["sha256"] == json.loads(shipped().with_suffix(".json").read_text())["text"]["sha256"]
+
+
+def test_a_model_that_is_not_in_the_package_is_refused_with_those_that_are() -> None:
+    with pytest.raises(MissingFileError, match=r"no model 'bible'.*kjv, kjv-g128, kjv-draft"):
+        shipped("bible")

@@ -116,7 +116,7 @@ class Description:
         """Return how the input of a product is quantised whose weights have groups of so many columns (0: none), and why: 'token' or
         'group'."""
         if self.trained_int8:
-            return "token", "trained so"
+            return "token", "as its family is trained"
         if group:
             return "group", f"a scale for each {group} columns, not trained with int8 tokens"
         return "token", "its weights have no groups of columns"

@@ -24,7 +24,7 @@ import numpy as np
 
 from tritium import backends, dtype as dt, io, memory
 from tritium.arguments import checked
-from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
+from tritium.errors import ArgumentError, DeviceError, FormatError, MissingFileError, nearest
 from tritium.escape import visible
 from tritium.families import BY_TYPE
 from tritium.families.config import Config
@@ -45,7 +45,8 @@ from tritium.nn.linear import ACTIVATIONS as WORDS
 from tritium.parallel.group import as_group
 from tritium.tensor import Tensor
 
-SHIPPED = "kjv.gguf"  # the small model in the package
+# The models in the package; the first is what is loaded without a name.
+SHIPPED = ("kjv", "kjv-g128", "kjv-draft")
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 TOKENIZER = "tokenizer.gguf"  # the keys of a vocabulary, in a file of our own
 STORAGES = {"tern2": dt.tern2, "tern5": dt.tern5}
@@ -340,9 +341,13 @@ def _unpacked_tokenizer(found: Prepacked) -> Tokenizer:
         return text.from_folder(folder, {"bos_token_id": found.config.bos, "eos_token_id": list(found.config.eos)})
 
 
-def shipped() -> Path:
-    """The file of the small model in the package."""
-    return Path(str(files("tritium") / "data" / SHIPPED))
+@checked
+def shipped(name: str = SHIPPED[0]) -> Path:
+    """Return the file of a small model in the package: "kjv", "kjv-g128" with a scale for each 128 columns, or "kjv-draft", a
+    seventh of its size."""
+    if name not in SHIPPED:
+        raise MissingFileError(f"shipped: no model {name!r} is in the package; there are {', '.join(SHIPPED)}.")
+    return Path(str(files("tritium") / "data" / f"{name}.gguf"))
 
 
 @checked
@@ -360,7 +365,7 @@ def load(
     storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits on x86: fewer bytes, more work; elsewhere weights wait in
     tiles of 2 bits). variant and ternarise: see `tritium.io.open`. device: where it runs; its weights are made ready there.
     activations: how the input of a product is quantised: "token" (int8, a scale for each token), "group" (int8, a scale for each group
-    of columns that the weights have) or "float"; None: by token where the model was trained so or its weights have no groups, else
+    of columns that the weights have) or "float"; None: by token where models of its family are trained so or its weights have no groups, else
     by group; weights that `ternarise` rounded have groups.
     mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
     certified: read a float head through an int8 copy with bounds, which picks the same tokens; None: where it pays.
