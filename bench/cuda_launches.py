@@ -21,6 +21,7 @@ from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.gpu import gpu as gpu_of
 from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 from tritium.backends.cuda.linear.choice import PLAIN, Case, Choice, choice, fits
+from tritium.backends.cuda.linear.spread import ALONG
 from tritium.perf.tables.table import Table
 
 BACK_S, QUICK_BACK_S = 45.0, 15.0  # compiling included
@@ -55,6 +56,8 @@ ARMS = (
     Arm("wgmma, in turns", 256, choice("wgmma", 64, 16, 128, 1, 6, 104, 136, 1)),
     Arm("wgmma, split", 128, choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -3)),
     Arm("wgmma, two tensors", 320, choice("wgmma", 256, 160, 32, 0, 4, 168, 240, 0)),
+    Arm("wgmma, two tensors, split", 80, choice("wgmma", 128, 80, 64, 0, 6, 104, 136, -3)),
+    Arm("wgmma, last round shared", 320, choice("wgmma", 64, 64, 128, 1, 5, 168, 240, ALONG)),
     Arm(CONTROL, 128, None),
 )
 MOST = max(arm.m for arm in ARMS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cuda_draws import CLASSES
 from cuda_report import BF16, FP8, FP8_WHOLE, INT4, INT8, OURS, WHOLE
 from results import Column, Entry, Figure, figure, ratio, value
 
@@ -74,11 +75,15 @@ def random_shapes(records: Records) -> Rows:
             f"× {INT4}": ratio_in(us, INT4, OURS),
             f"× {FP8_WHOLE}{both}": ratio_in(us, FP8_WHOLE, WHOLE),
         }
-        rows.append(Entry((str(cell["tokens"]), f"{cell['n']}×{cell['k']}"), times_of(us) | present(**ratios)))
+        group = next(
+            f"{low}–{high}" if high > low else str(low) for low, high in CLASSES if low <= cell["tokens"] <= high
+        )
+        draw = f"{cell['n']}×{cell['k']}, {cell['tokens']}"
+        rows.append(Entry((group, draw), times_of(us) | present(**ratios)))
     checked = sum(part["checked"] for part in records if isinstance(part, dict))
     wrong = sum(part["wrong"] for part in records if isinstance(part, dict))
     note = f"{checked:,} results compared with the integer product, draws with a wrong one: {wrong}."
-    return Rows("Ternary products of random shapes on a GPU", ("tokens", "n × k"), columns, rows, (note,))
+    return Rows("Ternary products of random shapes on a GPU", ("tokens", "draw"), columns, rows, (note,))
 
 
 def chain(records: Records) -> Rows:

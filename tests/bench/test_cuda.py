@@ -431,3 +431,77 @@ def test_where_a_call_is_long_every_arm_settles_before_each_value(
     settles = [name for name, ms in rounds if ms >= cuda_timing.SETTLE_MS]
     assert settles == (["slow", "fast"] * 3 if slowest_us >= cuda_timing.LONG_US else [])
     assert len(rounds) == 6 + len(settles)
+
+
+# ---- random shapes
+
+
+@pytest.fixture(name="draws")
+def _draws(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("cuda_draws")
+
+
+@given(st.integers(0, 1000))
+def test_draws_are_of_every_class_alike_and_within_their_bounds(seed: int) -> None:
+    sys.path.insert(0, str(BENCH))
+    try:
+        draws = importlib.import_module("cuda_draws")
+    finally:
+        sys.path.remove(str(BENCH))
+    drawn = draws.draws(20, seed)
+    assert drawn == draws.draws(20, seed)
+    assert [sum(low <= d.m <= high for d in drawn) for low, high in draws.CLASSES] == [4] * 5
+    for draw in drawn:
+        assert draw.n % 64 == draw.k % 64 == 0
+        assert 1024 <= min(draw.n, draw.k) <= max(draw.n, draw.k) <= 32768
+
+
+def test_sizes_are_log_uniform(draws: ModuleType) -> None:
+    drawn = draws.draws(2000, 1)
+    middle = sorted(d.n for d in drawn)[1000]
+    assert 4700 < middle < 7000  # the geometric mean of 1,024 and 32,768 is 5,793
+    assert {draws.Draw(64, 64, m).group for m in (1, 31, 32, 513, 8192)} == set(draws.CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("only", "count", "parts"),
+    [(None, 0, 7), (None, 200, ("random",)), ("host", 0, ("host",)), ("host", 5, ("host", "random")), ("random", 5, ("random",))],
+)  # fmt: skip
+def test_random_shapes_are_a_part_on_request(bench: ModuleType, only: str | None, count: int, parts: Any) -> None:
+    found = bench.parts_of(only, count)
+    assert (len(found) if isinstance(parts, int) else found) == parts
+
+
+@pytest.mark.parametrize(("only", "count"), [("random", 0), (None, -1)])
+def test_random_shapes_need_their_number(bench: ModuleType, only: str | None, count: int) -> None:
+    with pytest.raises(ValueError, match="--random-shapes"):
+        bench.parts_of(only, count)
+
+
+def test_a_draw_is_held_against_fp8_and_bf16_both_ways_and_the_class_by_its_median() -> None:
+    taken = {
+        report.BF16: 4.0,
+        report.FP8: 3.0,
+        report.FP8_WHOLE: 3.5,
+        report.INT4: 2.0,
+        report.OURS: 1.0,
+        report.WHOLE: 4.0,
+    }
+    one = report.Cell(2560, 2560, 1, {name: samples(t, t, t) for name, t in taken.items()}, "gemv(rows=8)")
+    slow = one._replace(taken=one.taken | {report.OURS: samples(3.0, 3.0, 3.0)})
+    goals = {goal.what.partition(": ")[2]: goal for goal in report.random_goals(1, [one])}
+    assert [goals[f"times {name}"].value for name in ("fp8", "bf16", "int4")] == [3, 4, 2]
+    assert goals["times fp8, both quantise"].verdict == "MISSED"
+    assert goals["times bf16, ours quantises"].verdict == "met"
+    *_, median = report.random_goals(1, [one, slow, slow])
+    assert (median.value, median.limit, median.verdict) == (1.0, 2.5, "MISSED")
+    (wrong,) = report.random_goals(2, [one._replace(taken={report.OURS: "not timed: 3 WRONG"})])
+    assert wrong.verdict == "MISSED"
+
+
+def test_a_table_of_draws_begins_with_the_slowest_beside_fp8() -> None:
+    cells = [cell(m, fp8=2.0, bf16=3.0, ours=ours) for m, ours in ((40, 1.0), (50, 4.0))]
+    table = report.random_table(32, 512, cells)
+    assert [row[0] for row in table.rows] == ["50", "40"]
+    assert "× fp8: median 1.25, least 0.50, 1 of 2 below 1." in table.text()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import threading
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,3 +70,21 @@ def test_a_triton_without_a_name_is_said_to_be_one(
 def test_nothing_is_captured_where_no_gpu_was_used() -> None:
     if not torch.cuda.is_initialized():
         assert not cuda_gpu.capturing()
+
+
+def test_what_is_kept_is_made_in_a_thread_of_its_own_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    stream = SimpleNamespace(synchronize=lambda: waited.append(threading.current_thread().name))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    here = threading.current_thread().name
+    assert cuda_gpu.made_apart(lambda: threading.current_thread().name, torch.device("cpu")) == here
+    apart = cuda_gpu.made_apart(lambda: threading.current_thread().name, torch.device("cuda", 0))
+    assert apart != here
+    assert waited == [here, apart]  # for what it reads, and for what it made
+
+    def fails() -> None:
+        raise ValueError("no weights")
+
+    with pytest.raises(ValueError, match="no weights"):
+        cuda_gpu.made_apart(fails, torch.device("cuda", 0))

@@ -55,8 +55,6 @@ def test_two_programs_beside_each_other_are_one_round() -> None:
 
 def test_a_tile_that_was_not_measured_has_no_time() -> None:
     assert model.tile_us(tile(rows=512), 132) is None
-    assert not model.is_measured(512, 128, 64, 0)
-    assert model.is_measured(256, 128, 64, 0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import FunctionType
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tritium.backends.cuda.linear.spread import ALONG, FEWEST, MOST_PARTS, is_possible, spread, tensors, work
+from tritium.backends.cuda.linear.spread import ALONG, FEWEST, MOST_PARTS, is_possible, spread, tensors
 
 SPREADS = st.tuples(
     st.sampled_from([0, 1, 2, ALONG, -2, -7]), st.integers(1, 3000), st.integers(1, 200),
@@ -110,22 +110,3 @@ def test_jobs_are_every_step_and_token_of_every_tile_once(given: tuple[int, int,
         assert found == Counter((tile, i) for tile in range(whole, tiles) for i in range(pieces))
     of_program = Counter(program for program, _ in turns)
     assert sorted(turns) == [(program, j) for program in range(programs) for j in range(of_program[program])]
-
-
-@given(
-    st.integers(1, 30000),
-    st.integers(1, 9000),
-    st.sampled_from([128, 256]),
-    st.sampled_from([128, 160]),
-    st.integers(0, 1),
-)
-def test_the_work_of_one_multiprocessor_is_at_least_its_share(
-    n: int, m: int, rows: int, tokens: int, number: int
-) -> None:
-    assert work(n, m, rows, tokens, number, 132) * 132 >= n * m
-
-
-def test_the_work_of_one_multiprocessor_counts_rounds_and_pieces() -> None:
-    assert work(2560, 2048, 256, 160, 0, 132) == 256 * 160  # 130 tiles: one round
-    assert work(2560, 2048, 128, 128, 1, 132) == 2.5 * 128 * 128  # two rounds, and halves of 56
-    assert work(2560, 1024, 128, 128, 1, 132) == 1.25 * 128 * 128

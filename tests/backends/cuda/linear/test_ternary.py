@@ -18,7 +18,7 @@ from tritium import dtype as dt, settings as tritium_settings
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice
-from tritium.backends.cuda.linear.spread import spread
+from tritium.backends.cuda.linear.spread import ALONG, spread, tensors
 from tritium.backends.reference import packed, quantized
 from tritium.errors import ArgumentError
 from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spilled
@@ -156,7 +156,7 @@ TURNS = [
 
 
 @on_cuda
-@pytest.mark.parametrize("spread", [0, 1, -3])
+@pytest.mark.parametrize("spread", [0, 1, ALONG, -3])
 @pytest.mark.parametrize("numbers", [*TURNS, (128, 64, 64, 0, 6, 104, 136), (256, 128, 64, 0, 4, 168, 240)])
 def test_warpgroups_that_take_turns_or_share_tiles_multiply_exactly(numbers: tuple[int, ...], spread: int) -> None:
     on_hopper()
@@ -205,11 +205,32 @@ def test_tiles_of_two_tensors_of_tokens_multiply_exactly(
 ) -> None:
     hopper = on_hopper()
     made, given, expected = a_product(1301, 2600, m, codes, seed=m)  # 10.5 steps of codes
-    for number, processors in ((0, 132), (1, 132), (1, 4)):
+    for number, processors in ((0, 132), (1, 132), (1, 4), (-3, 132), (ALONG, 5), (ALONG, 4)):
         monkeypatch.setattr(ct, "gpu", lambda _, count=processors: hopper._replace(processors=count))
         poison(m, 1301)
         found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, number)) for _ in range(5)]
         assert all(torch.equal(y, expected) for y in found)
+
+
+@on_cuda
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", [0, 1, ALONG, -3])
+@pytest.mark.parametrize(
+    "numbers", [(128, 128, 64, 0, 4, 168, 240), (128, 80, 64, 0, 6, 104, 136), (64, 64, 128, 1, 5, 168, 240)]
+)
+def test_results_that_the_copy_engine_writes_are_those_of_other_stores(
+    numbers: tuple[int, ...], number: int, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopper = on_hopper()
+    monkeypatch.setattr(ct, "gpu", lambda _: hopper._replace(processors=7))
+    _, made = weights(np.random.default_rng(9), 776, 2600, True)
+    kind, tokens = getattr(torch, to), ct.quantise(torch.randn((333, 2600), device=PLACE))
+    scale, bias = torch.rand(776, device=PLACE), torch.randn(776, device=PLACE)
+    way = choice("wgmma", *numbers, number)
+    poison(333, 776)
+    boxed = ct.product(tokens, made, scale, bias, kind, choice=way)
+    monkeypatch.setattr(ct, "_is_boxed", lambda job: False)
+    assert torch.equal(boxed, ct.product(tokens, made, scale, bias, kind, choice=way))
 
 
 @on_cuda
@@ -543,6 +564,14 @@ def test_what_a_tuner_found_comes_first() -> None:
     assert cuda_tuned.choose(case, (9, 0), 132) != mine
 
 
+@given(st.integers(64, 20_000), st.integers(64, 20_000), st.integers(9, 4000), st.booleans())
+def test_stages_leave_room_for_results_of_four_bytes(n: int, k: int, m: int, codes: bool) -> None:
+    room, out = 232448, 2 * 16384 + 256  # of a multiprocessor of Hopper; of both warpgroups, and barriers
+    for c in cuda_tuned.wgmmas(Case(n, k, m, codes)):
+        nbytes = c.get("bytes") * (c.get("rows") + c.get("tokens") * (4 if codes else 1))
+        assert cuda_tuned.FEWEST_STAGES <= ct._stages(c, nbytes) <= (room - out) // nbytes
+
+
 # ---- early starts
 
 
@@ -564,37 +593,52 @@ def test_kernels_start_early_unless_that_is_refused(
 # ---- building
 
 
-SHARED = {str(c): c for of in cuda_tuned.TABLE.values() for c in of.values() if dict(c.config).get("spread", 0) < 0}
+# A tile as it is, its columns shared by three programs, those of its last round shared, and in pieces; with the bytes it may spill where
+# the sums of parts meet.
+TILES = {
+    "wgmma": (choice("wgmma", 256, 128, 64, 0, 3, 168, 240, 1), 1, 1, 0),
+    "wgmma, two tensors": (choice("wgmma", 256, 160, 32, 0, 4, 168, 240, 0), 1, 1, 0),
+    "wgmma, shared": (choice("wgmma", 128, 128, 64, 0, 4, 168, 240, -3), 3, 1, 16),
+    "wgmma, two tensors, shared": (choice("wgmma", 128, 80, 64, 0, 6, 104, 136, -3), 3, 1, 32),
+    "wgmma, last round shared": (choice("wgmma", 128, 96, 64, 0, 6, 104, 136, 3), 1, 0, 32),
+    "wgmma, last round in pieces": (choice("wgmma", 128, 128, 64, 0, 4, 168, 240, 1), 1, 2, 0),
+}
 
 
 @compiles
-@pytest.mark.parametrize("name", ["gemv", "gemv of integers", "fragments", "wgmma, two tensors", *SHARED])
+@pytest.mark.parametrize("name", ["gemv", "gemv of integers", "fragments", *TILES])
 def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     from triton.experimental.gluon import language as gl
 
     from tritium.backends.cuda.linear import fragments as cuda_fragments, gemv as cuda_gemv, wgmma as cuda_wgmma
 
     ends = {"total": "*i32", "token_scale": "*fp32", "scale": "*fp32", "bias": "*fp32", "out": "*bf16"}
-    spaces = {"partial": "*i32", "counts": "*i32"}
-    common = {"TURNS": False, "GROUP": 8, "CODES": True}
 
-    def boxes(part: int, tokens: int, fewer: int, step: int) -> dict[str, str]:
-        codes, halves = (gl.NVMMASharedLayout.get_default_for([64, step], t) for t in (gl.uint8, gl.int8))
-        of_tokens = {"x": tokens, "x_fewer": fewer}
-        return {"w": f"tensordesc<u8[{part}, {step}],{codes!r}>"} | {
-            name: f"tensordesc<i8[{count}, {step}],{halves!r}>" for name, count in of_tokens.items()
-        }
+    def tile(
+        cut: Choice, split: int, pieces: int, _: int
+    ) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]:
+        rows, tokens, step, stages = (cut.get(name) for name in ("rows", "tokens", "bytes", "stages"))
+        part, high = rows // 2, (*tensors(tokens), 0)[:2] if pieces < 2 else (tokens, tokens // pieces)
+        layouts = [
+            gl.NVMMASharedLayout.get_default_for([64, wide], t) for wide, t in ((step, gl.int8), (part, gl.bfloat16))
+        ]
+        kinds = {"w": f"tensordesc<u8[{part}, {step}],{layouts[0]!r}>", "partial": "*i32", "counts": "*i32"}
+        fixed: dict[str, Any] = {
+            "BN": rows, "BM": tokens, "BK": step, "STAGES": stages, "TURNS": False, "GROUP": 8, "CODES": True, "SPLIT": split,
+            "PIECES": pieces, "REGISTERS": cut.get("most"),
+        }  # fmt: skip
+        for x, box, count in zip(("x", "x_fewer"), ("box", "box_fewer"), high, strict=True):
+            if count:
+                kinds |= {
+                    x: f"tensordesc<i8[{count}, {step}],{layouts[0]!r}>",
+                    box: f"tensordesc<bf16[{count}, {part}],{layouts[1]!r}>",
+                }
+            else:
+                fixed |= {x: None, box: None}
+        return cuda_wgmma.wgmma, kinds, fixed, {"num_warps": 4, "maxnreg": cut.get("registers")}
 
-    shared = {
-        cut: (
-            cuda_wgmma.wgmma, boxes(c.get("rows") // 2, c.get("tokens"), 32, c.get("bytes")) | spaces,
-            common | {"BN": c.get("rows"), "BM": c.get("tokens"), "BK": c.get("bytes"), "STAGES": c.get("stages"),
-                      "SPLIT": -c.get("spread"), "PIECES": 1, "REGISTERS": c.get("most")},
-            {"num_warps": 4, "maxnreg": c.get("registers")},
-        )
-        for cut, c in SHARED.items()
-    }  # fmt: skip
-    kernel, kinds, numbers, options = (shared | {
+    built_tiles = {name: tile(*TILES[name])} if name in TILES else {}
+    kernel, kinds, numbers, options = (built_tiles | {
         "gemv": (
             cuda_gemv.gemv, {"w": "*i32", "x": "*fp32", "gated": "*fp32", "weight": "*fp32"},
             {"K": 2560, "KW": 160, "WIDE": 160, "BN": 64, "TK": 8, "WK": 1, "M": 1, "CODES": True, "FLOATS": True,
@@ -609,11 +653,6 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
             cuda_fragments.fragments, {"w": "*i32", "x": "*i32"},
             {"BLOCKS": 20, "NT": 1, "WK": 4, "WN": 1, "TG": 2, "AHEAD": 5, "TILED": True}, {"num_warps": 4},
         ),
-        "wgmma, two tensors": (
-            cuda_wgmma.wgmma, boxes(128, 128, 32, 32) | spaces,
-            common | {"BN": 256, "BM": 160, "BK": 32, "STAGES": 4, "SPLIT": 1, "PIECES": 1, "REGISTERS": 240},
-            {"num_warps": 4, "maxnreg": 168},
-        ),
     })[name]  # fmt: skip
     kinds |= ends
     even = [n for n in kernel.arg_names if n in ("N", "KB") or kinds.get(n, "").startswith("*")]
@@ -622,5 +661,4 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     word = {"gemv": "dp4a", "gemv of integers": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
     assert word in made.asm["ptx"]
     assert "fma.rn.f32" not in made.asm["ptx"]
-    # Two registers, where parts of the largest tile meet.
-    assert spilled(made) <= (8 if name in SHARED and SHARED[name].get("tokens") == 128 else 0)
+    assert spilled(made) <= (TILES[name][3] if name in TILES else 0)

@@ -24,7 +24,7 @@ ROOM = 226 * 1024  # bytes of shared memory of a multiprocessor, without barrier
 SHARED = 198 * 1024  # of them for stages where results leave through registers: these need the rest on their way out
 FEW_REGISTERS = 80  # of a thread, with which two programs fit on a multiprocessor
 SOME_REGISTERS = 104, 136  # that a thread starts with and may have
-FEWEST_STAGES = 3  # one is multiplied, one is given back, one comes
+FEWEST_STAGES, MOST_STAGES = 3, 6  # one is multiplied, one is given back, one comes; more hide nothing more
 TILES = (128, 0), (256, 0), (64, 1)  # rows of a tile, and whether warpgroups take whole tiles in turns
 LARGE = 512  # tokens from which on more of them are more tiles of the same kind
 FEW, SOME = 8, 16  # tokens: up to the first no tiles are tried, up to the second `fragments` is
@@ -180,7 +180,7 @@ def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[in
         held = SOME_REGISTERS
     if part * tokens > 128 * 160 or stages < FEWEST_STAGES:
         return None
-    return rows, tokens, step, turns, min(stages, 6), *held
+    return rows, tokens, step, turns, min(stages, MOST_STAGES), *held
 
 
 def spreads(tiles: int, steps: int, processors: int) -> Iterator[int]:

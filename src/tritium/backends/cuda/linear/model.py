@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tritium.backends.cuda.linear.measured import COSTS, FEW_TOKENS, TILE_TIMES
-from tritium.backends.cuda.linear.spread import spread, tensors
+from tritium.backends.cuda.linear.spread import spread
 
 RESULTS = 1024  # in which the results of a tile are counted
 
@@ -82,8 +82,3 @@ def tile_us(t: Tile, processors: int) -> float | None:
 def few_tokens_us(n: int, k: int) -> float:
     """Return the time of `fragments` for 9 to 16 tokens, in µs: it grows with the weights, and with the columns of a row."""
     return FEW_TOKENS.start + FEW_TOKENS.weight * (n * k / 4e6) + FEW_TOKENS.columns * (k / 1e3)
-
-
-def is_measured(rows: int, tokens: int, step: int, turns: int) -> bool:
-    """Return True if the times of a tile are known."""
-    return (rows, tokens, step, turns) in TILE_TIMES and len(tensors(tokens)) <= 2

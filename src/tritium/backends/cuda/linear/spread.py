@@ -34,13 +34,6 @@ class Spread(NamedTuple):
     parts: int = 1
 
 
-def work(n: int, m: int, rows: int, tokens: int, number: int, processors: int) -> float:
-    """How many sums one multiprocessor has to make, one after another, of tiles that are dealt by such a number, not below 0."""
-    tiles = -(-n // rows) * -(-m // tokens)
-    dealt = spread(number, tiles, 1, tokens, processors)
-    return rows * tokens * (-(-dealt.whole // processors) + (tiles > dealt.whole) / dealt.pieces)
-
-
 def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) -> Spread:
     """Return how tiles of so many tokens and steps are dealt.
 

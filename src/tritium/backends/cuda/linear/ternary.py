@@ -271,7 +271,7 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     early = job.w.keeps("planes" if codes else "straight")
     nbytes, room = step * (rows + tokens * (4 if codes else 1)), tuned.ROOM - 2 * rows * tokens
     boxed = _is_boxed(job) and room // nbytes >= tuned.FEWEST_STAGES
-    stages = min(c.get("stages"), (room if boxed else tuned.SHARED) // nbytes)
+    stages = min(c.get("stages"), room // nbytes) if boxed else _stages(c, nbytes)
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
     dealt = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
     if dealt.parts > 1:
@@ -305,6 +305,12 @@ def _enter() -> None:
 
 
 _thread = threading.local()
+
+
+def _stages(c: Choice, nbytes: int) -> int:
+    """As many stages of so many bytes as fit beside results that leave through registers; as chosen where two programs must fit."""
+    most = tuned.SHARED // nbytes
+    return min(c.get("stages") if tuned.is_beside(c) else tuned.MOST_STAGES, most)
 
 
 def _is_boxed(job: _Job) -> bool:
