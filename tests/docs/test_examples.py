@@ -127,3 +127,23 @@ def test_an_absent_text_says_how_to_get_it(train_bytes: ModuleType, monkeypatch:
     monkeypatch.setattr(train_bytes.shutil, "which", lambda name: None)
     with pytest.raises(SystemExit, match="apt-get install bible-kjv"):
         train_bytes.read_text(None)
+
+
+# ---- distil_bytes
+
+
+def test_both_ways_to_a_ternary_network_are_compared_on_held_out_text(
+    train_bytes: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    sizes = (
+        "--seeds 1 --teacher-steps 8 --steps 4 --batch 2 --hidden 32 --intermediate 64 --layers 1 --context 32".split()
+    )
+    import_module("distil_bytes").main(["--text", str(text), "--out", str(tmp_path / "d.json"), *sizes])
+    results = json.loads((tmp_path / "d.json").read_text())
+    assert 0 < results["teacher"] < 9
+    assert {name: len([run[name] for run in results["runs"]]) for name in ("fine-tuned", "distilled")} == {
+        "fine-tuned": 1,
+        "distilled": 1,
+    }
+    assert results["distilled"] == {"mean": results["runs"][0]["distilled"], "spread": 0.0}

@@ -26,6 +26,8 @@ LIBRARIES = {
     "mlx": "mlx.core",
     "torch": "torch",
     "cuda": "torch",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
 }  # what a page may need, and the module that is imported
 
 
