@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from markov import EOS, TOKENIZER
-from random_model import NoiseSession
+from noise_model import NoiseSession
 from tritium.errors import ArgumentError, PackageError
 from tritium.models import generation
 from tritium.models.bounds import Bounded

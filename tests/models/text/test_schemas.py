@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from markov import TOKENIZER
-from random_model import NoiseSession
+from noise_model import NoiseSession
 from schemas import SCHEMAS
 from tritium.models import generation
 from tritium.models.sampling import Sampler

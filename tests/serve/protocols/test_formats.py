@@ -15,7 +15,7 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="needs the extra 'serve'")
 
 from calls import begin, completion, events, post
-from random_model import NoiseModel
+from noise_model import NoiseModel
 from schemas import SCHEMAS
 from tritium.buffer import native
 from tritium.models.load import load

@@ -12,7 +12,7 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 
 from calls import call
 from markov import Model, expected
-from random_model import NoiseModel
+from noise_model import NoiseModel
 from tritium.serve.protocols.common import Asked, ProtocolError
 from tritium.serve.protocols.messages import Messages
 from tritium.serve.server import Server

@@ -14,7 +14,7 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 
 from calls import events, post
 from markov import TOKENIZER, Model
-from random_model import NoiseModel, NoiseSession
+from noise_model import NoiseModel, NoiseSession
 from tritium.errors import ArgumentError
 from tritium.models import generation
 from tritium.models.sampling import Sampler
