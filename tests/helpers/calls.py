@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from typing import Any
 
 from tritium.serve.server import Server
@@ -39,3 +40,13 @@ def events(server: Server, path: str, **body: Any) -> list[Any]:
     lines = [line.removeprefix("data: ") for line in found.split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
+
+
+def begin(server: Server, body: dict[str, Any], path: str = "completions") -> socket.socket:
+    """A request that was sent, and its answer not read."""
+    raw = json.dumps(body).encode()
+    s = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    s.sendall(
+        b"POST /v1/%s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(raw)) + raw
+    )
+    return s

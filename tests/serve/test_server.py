@@ -22,7 +22,7 @@ import pytest
 
 pytest.importorskip("h11", reason="needs the extra 'serve'")
 
-from calls import call, completion, events, post
+from calls import begin, call, completion, events, post
 from markov import Model, encode, expected
 from tritium.errors import ArgumentError, PackageError
 from tritium.models.load import load
@@ -46,16 +46,6 @@ def make(
 def server() -> Iterator[Server]:
     with make(says={"p": "one END two", "é": "añ😀"}) as found:
         yield found
-
-
-def begin(server: Server, body: dict[str, Any], path: str = "completions") -> socket.socket:
-    """A request that was sent, and its answer not read."""
-    raw = json.dumps(body).encode()
-    s = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    s.sendall(
-        b"POST /v1/%s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(raw)) + raw
-    )
-    return s
 
 
 def until(what: Callable[[], bool]) -> bool:

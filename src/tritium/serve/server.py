@@ -93,7 +93,7 @@ class Server:
                 f"serve: others can reach {host}, so an API key is needed: give api_key or api_key_file (or set TRITIUM_API_KEY), listen on"
                 " 127.0.0.1, or say allow_anonymous to let everyone in."
             )
-        _check(model, tool_style, grace_s)
+        _check_options(model, tool_style, grace_s)
         self.limits = limits or self._http.Limits()
         self.host, self.port, self.grace_s = host, port, grace_s
         self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line
@@ -217,6 +217,16 @@ class Server:
         return self._access.caller(request.headers) or request.client
 
 
+def _check_options(model: Any, tool_style: str | None, grace_s: float) -> None:
+    """Raise for a model that is none, an unknown style of tool calls, or a time that is none."""
+    if tool_style not in (None, *STYLES):
+        raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
+    if not 0 <= grace_s < math.inf:
+        raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
+    if not hasattr(model, "session"):
+        raise ArgumentError(f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path).")
+
+
 @checked
 def serve(
     model: Model | str | Path | None = None, *, ready: Callable[[Server], None] | None = None, **options: Any
@@ -250,16 +260,6 @@ def serve(
             over.wait()
     finally:
         restore()
-
-
-def _check(model: Any, tool_style: str | None, grace_s: float) -> None:
-    """Raise ArgumentError for a model, a style or a time that is none."""
-    if tool_style not in (None, *STYLES):
-        raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
-    if not 0 <= grace_s < math.inf:
-        raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
-    if not hasattr(model, "session"):
-        raise ArgumentError(f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path).")
 
 
 def _http() -> Any:

@@ -210,7 +210,7 @@ def test_a_least_number_of_tokens_costs_nothing_once_it_is_reached() -> None:
         ({"regex": "(a"}, "regex: it is not supported: .*unclosed group"),
         ({"regex": ""}, "at least one character"),
         ({"regex": 3}, "at least one character"),
-        ({"regex": "x" * (constraints.MAX_FORMAT + 1)}, "at most 262144"),
+        ({"regex": "x" * (constraints.MAX_FORMAT + 1)}, "at most 65536"),
         ({"grammar": "start: nowhere"}, "unknown name"),
         ({"grammar": "root ::= ("}, "grammar: "),
         ({"choice": []}, "1 to 4096 texts"),
@@ -224,6 +224,8 @@ def test_a_least_number_of_tokens_costs_nothing_once_it_is_reached() -> None:
         ({"schema": {"$ref": "http://example.com/a"}}, "not present"),
         ({"schema": {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True}}}, "uniqueItems"),
         ({"schema": {}, "regex": "a"}, "schema and regex"),
+        ({"schema": {"$ref": "#"}}, "schema: it is not supported"),
+        ({"grammar": "start: start"}, "grammar: it is not supported"),
     ],
     ids=lambda v: str(v)[:40],
 )  # fmt: skip
@@ -233,6 +235,12 @@ def test_a_format_that_cannot_be_followed_is_refused(options: dict[str, Any], me
         compile_format(TOKENIZER, Format.of(**options))  # type: ignore[arg-type]
     assert len(str(caught.value)) < 500
     assert "\n" not in str(caught.value)
+
+
+def test_as_many_choices_as_there_may_be() -> None:
+    llguidance()
+    choices = [f"choice {i}" for i in range(constraints.MAX_CHOICES)]
+    assert text(Format.of(choice=choices), temperature=1.0).text in choices  # type: ignore[arg-type]
 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,12 @@ import pytest
 pytest.importorskip("h11", reason="needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="needs the extra 'serve'")
 
-from calls import completion, events, post
+from calls import begin, completion, events, post
 from noise import NoiseModel
 from schemas import SCHEMAS
+from tritium.buffer import native
+from tritium.models.load import load
+from tritium.serve.http import Limits
 from tritium.serve.server import Server
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -136,3 +140,46 @@ def test_a_prompt_is_told_in_a_stream(server: Server) -> None:
     assert "".join(p["text"] for p in parts) == whole["text"]
     for column, values in whole["logprobs"].items():
         assert [v for p in parts for v in p["logprobs"][column]] == values
+
+
+CLIENTS = int(os.environ.get("TRITIUM_SERVED_CLIENTS", "20"))
+
+
+def mixed(i: int) -> dict[str, Any]:
+    """A request of one of many kinds; every third begins as others do, and copies what it read."""
+    verse = "In the beginning God created the heaven and the earth. And the earth was without form, and void; "
+    options: list[dict[str, Any]] = [
+        {"temperature": 0}, {"temperature": 0, "guided_regex": "[a-z ,]{20,40}[.]"}, {"temperature": 1, "seed": i, "top_k": 8},
+        {"temperature": 1, "seed": i, "guided_json": SCHEMA}, {"temperature": 0.8, "top_p": 0.9, "seed": i, "logprobs": 2},
+        {"temperature": 0, "min_tokens": 30, "repetition_penalty": 1.2}, {"temperature": 0, "guided_choice": ["good", "evil", "very good"]},
+        {"temperature": 1, "seed": i, "typical_p": 0.9}, {"temperature": 0, "echo": True, "logprobs": 1}, {"temperature": 1, "seed": i, "n": 2},
+    ]  # fmt: skip
+    prompt = verse * 2 + str(i % 4) if i % 3 else f"{i} And God said "
+    return {"prompt": prompt, "max_tokens": 32, **options[i % len(options)]}
+
+
+@pytest.mark.skipif(native is None, reason="a real model answers so many only with the native library")
+def test_prefixes_guesses_formats_and_aborts_leave_each_text_as_alone() -> None:
+    bodies, many = [mixed(i) for i in range(CLIENTS)], Limits(connections=512, client_connections=512)
+
+    def ask(server: Server, body: dict[str, Any]) -> Any:
+        status, found = post(server, "completions", **body)
+        assert status == 200, found
+        return [(c["text"], c["finish_reason"], told(c["logprobs"])) for c in found["choices"]]
+
+    with Server(load(), port=0, grace_s=5.0, slots=1, prefix_cache=0, speculate=False) as plain:
+        alone = [ask(plain, body) for body in bodies]
+    with Server(load(), port=0, grace_s=5.0, slots=8, queue=256, speculate=True, limits=many) as busy:
+        aborted = [begin(busy, {**bodies[i], "max_tokens": 200, "stream": True}) for i in range(0, CLIENTS, 5)]
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            futures = [pool.submit(ask, busy, body) for body in bodies]
+            for sock in aborted:
+                sock.close()
+            assert [f.result() for f in futures] == alone
+        assert busy.scheduler.prefixes.counts.hits > 0
+        assert busy.scheduler.speculator is not None
+        assert busy.scheduler.speculator.counts.accepted > 0
+
+
+def told(logprobs: dict[str, Any] | None) -> Any:
+    return None if logprobs is None else (logprobs["tokens"], logprobs["token_logprobs"])

@@ -18,16 +18,18 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from tritium.errors import ArgumentError, PackageError, TritiumError, install_command
+from tritium.errors import ArgumentError, PackageError, install_command
 from tritium.escape import visible
 from tritium.models.sampling import Constraint
 from tritium.models.text.tokenizer import Tokenizer, calling_package
 
 Array = np.ndarray[Any, np.dtype[Any]]
 KINDS = ("schema", "regex", "grammar", "choice")
-MAX_FORMAT = 1 << 18  # characters of a schema, regular expression or grammar
+MAX_FORMAT = 1 << 16  # characters of a schema, regular expression or grammar
 MAX_CHOICES = 4096
 MOST_KEPT = 64  # compiled formats of one vocabulary
+# Work on the regular expressions of a format when it is compiled, and at one token; more is an error, so that others need not wait.
+FUEL = {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 50_000}
 # Between the parts of JSON: nothing, one space, or one line break and its indentation. Any number of them, which JSON allows, is
 # what a small model falls into and does not come out of.
 WHITESPACE = r"[ ]?|\n[ \t]{0,40}"
@@ -146,7 +148,7 @@ class Matched:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise TritiumError(f"The text cannot follow its format: {_reason(self._matcher.get_error())}.")
+            raise ArgumentError(f"The text cannot follow its format: {_reason(self._matcher.get_error())}.")
 
 
 def _reason(error: str) -> str:
@@ -175,7 +177,7 @@ class _Compiler:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._library, self._ends, self._end = _package(), tokenizer.eos, tokenizer.vocab_size
         self._tokens = self._library.LLTokenizer(self._library.TokenizerWrapper(_Vocabulary(tokenizer)))
-        self._limits = self._library.LLParserLimits(verbose_errors=False)
+        self._limits = self._library.LLParserLimits(verbose_errors=False, **FUEL)
         self._kept: OrderedDict[Format, Grammar] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -187,6 +189,8 @@ class _Compiler:
                 return self._kept[form]
         with calling_package(lambda reason: ArgumentError(f"{form.kind}: {_reason(reason)}.")):
             matcher = self._library.LLMatcher(self._tokens, self._source(form), log_level=0, limits=self._limits)
+            if not matcher.is_error():  # some formats are too large only once they are used
+                matcher.compute_logit_bias()
         if matcher.is_error():
             raise ArgumentError(f"{form.kind}: it is not supported: {_reason(matcher.get_error())}.")
         grammar = Grammar(matcher, self._end, self._ends)
@@ -205,7 +209,7 @@ class _Compiler:
             return str(matcher.grammar_from_regex(form.text))
         if form.kind == "choice":
             words = (json.dumps(text, ensure_ascii=False) for text in json.loads(form.text))
-            return str(matcher.grammar_from_lark(f"start: {' | '.join(words)}"))
+            return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {' | '.join(words)}"))
         return str(self._library.grammar_from("grammar", form.text))
 
 
