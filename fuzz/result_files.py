@@ -220,6 +220,7 @@ def native_tools() -> dict[str, Seeds]:
         "criterion": {"valid": lines(done, {"reason": "group-complete", "id": "g"}), "unit": lines(done | {"unit": "eon"}, {})},
         "criterion_folder": {
             "valid": described + b"\0" + sample,
+            "name-escapes": dump({"full_id": "f", "throughput": {"\x1b[2J": "x"}}) + b"\0" + sample,
             "uneven": described + b"\0" + dump({"iters": [1.0], "times": [1.0, 2.0]}),
             "iterations-tiny": described + b"\0" + dump({"iters": [5e-324], "times": [1e300]}),
         },

@@ -102,6 +102,7 @@ FAULTS = {
     " locust_csv/number asv/date-huge journal/nan",
     "result files that nest, repeat and break off": "asv/deep hyperfine/twin-keys k6/cut google_benchmark/not-utf8 pyperf/gzip"
     " journal/twin-keys results_csv/quote locust/list",
+    "names that would steer a terminal": "asv/name-escapes criterion_folder/name-escapes",
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tritium import escape
 from tritium.errors import FormatError
 from tritium.machine.facts import digest
 from tritium.perf.records.environment import Environment, Hard
@@ -108,10 +109,11 @@ def word_of(table: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def count_of(table: Mapping[str, Any], key: str, where: str, most: int = 2**53) -> int:
-    """Return an integer that may be absent."""
-    value = number_of(table.get(key) or 0, f"{where}.{key}")
+    """Return an integer that may be absent; its key may be a stranger's word."""
+    place = f"{where}.{escape.visible(key, 60)}"
+    value = number_of(table.get(key) or 0, place)
     if value != int(value) or not 0 <= value <= most:
-        raise FormatError(f"{where}.{key}: {value:g}; an integer from 0 to {most} is needed.")
+        raise FormatError(f"{place}: {value:g}; an integer from 0 to {most} is needed.")
     return int(value)
 
 
