@@ -227,7 +227,7 @@ class Merged:
 
 def merge_adapters(model: nn.Module, *, dtype: torch.dtype = torch.float32) -> Merged:
     """Put an nn.Linear of g t + scaling B A in the place of every layer with an adapter. The sum is not ternary: it takes its dtype's
-    room, and rounding it to ternary values again would drop what was learned."""
+    room, and rounding it to ternary values again would be another network (`flips_of_rounding`)."""
     layers = lora_linears(model)
     if not layers:
         raise ArgumentError("merge_adapters: the model has no adapter; add_adapters or load_adapters first.")
@@ -251,7 +251,7 @@ def merge_adapters(model: nn.Module, *, dtype: torch.dtype = torch.float32) -> M
 def flips_of_rounding(model: nn.Module) -> dict[str, float]:
     """Return for each layer with an adapter the share of ternary values that rounding its merged weights again would change.
 
-    Where it is near 0, such a rounding would give the base back, without the adapter.
+    Where it is 0, such a rounding gives the base back, without the adapter; elsewhere it gives a network that nobody trained.
     """
     shares = {}
     for name, layer in lora_linears(model).items():
