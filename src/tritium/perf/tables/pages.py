@@ -13,7 +13,7 @@ from tritium.arguments import checked
 from tritium.perf import amounts
 from tritium.perf.gate.verdict import REMEDY, Suite
 from tritium.perf.records.run import Results
-from tritium.perf.tables import energy, tables
+from tritium.perf.tables import tables
 from tritium.perf.tables.selection import Recommendation, device_selection_guide
 from tritium.perf.tables.table import Table
 
@@ -181,6 +181,8 @@ def _energy(results: Results) -> list[Table]:
     """Return the tables of energy; nothing where nobody asked for it."""
     if results.suite != "energy" and not any(run.of("energy") is not None for run in results):
         return []
+    from tritium.perf.tables import energy  # most results have none
+
     return [t for t in (energy.table(results), energy.league(results)) if t is not None]
 
 

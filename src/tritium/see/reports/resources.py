@@ -6,14 +6,14 @@ Knows nothing of how a page looks. Missing measurements are shown with the reaso
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import many, seconds_text
 from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
 from tritium.perf.records.run import Run
-from tritium.perf.tables import energy as energy_tables, tables
-from tritium.perf.tables.table import NONE
+from tritium.perf.tables import tables
+from tritium.perf.tables.table import NONE, Table
 from tritium.perf.work.canary import is_canary
 from tritium.see.charts import charts
 from tritium.see.charts.roofline import roofs_of
@@ -110,6 +110,8 @@ def energy(inputs: Inputs) -> Section:
             "Energy",
             "not requested in this run; tritium bench energy measures it where there is a sensor",
         )
+    from tritium.perf.tables import energy as energy_tables  # most results have none
+
     rows = tuple(_energy_bar(run, len(inputs.results.arms) > 1) for run in measured[: 2 * ROWS])
     chart = charts.Bars("Energy of a call", rows, "J", subtitle="joules of one call; hatched: an estimate")
     blocks: list[Block] = [Picture("energy", chart)]
@@ -145,8 +147,11 @@ def suite(inputs: Inputs) -> Section | None:
 
     Energy, crossovers and the guide have sections of their own.
     """
-    elsewhere = (energy_tables.HEADS, energy_tables.LEAGUE_HEADS)
-    tables_of_suite = [t for t in inputs.findings.tables if t.heads not in elsewhere]
+    tables_of_suite: Sequence[Table] = inputs.findings.tables
+    if inputs.results.suite == "energy" or any(run.of("energy") is not None for run in inputs.runs):
+        from tritium.perf.tables.energy import HEADS, LEAGUE_HEADS
+
+        tables_of_suite = [t for t in tables_of_suite if t.heads not in (HEADS, LEAGUE_HEADS)]
     blocks: list[Block] = []
     for table in tables_of_suite:
         cells = tuple(
