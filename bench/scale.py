@@ -92,11 +92,11 @@ class Fit:
 def fit() -> Fit:
     """Return the times of products, and of the rest of a layer, as measured."""
     points = []
-    for name in ("cuda-products", "cuda-other-shapes"):
+    for name in ("cuda-products", "cuda-random"):
         for row in speed.load(RESULTS / f"{name}.json").rows:
             tokens, shape = row.labels
             if tokens == "1":
-                n, k = map(int, shape.split("×"))
+                n, k = map(int, shape.partition(",")[0].split("×"))  # a draw also names its tokens
                 points.append((n * k, row.figures["tritium"].median))
     weights, times = np.array(points, float).T
     each, start = np.polyfit(weights, times, 1, w=1 / times)

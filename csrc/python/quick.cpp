@@ -59,11 +59,11 @@ struct Numbers {
 
 PyObject* as_object(Array* a) { return reinterpret_cast<PyObject*>(a); }
 
-// New memory of a shape; nullptr without an exception: too large for here.
+// New memory of a shape; nullptr without an exception: too large for here, or empty, where Python looks at the other axes.
 Array* new_tensor(int code, PyObject* kind, int ndim, const int64_t* shape) {
   int64_t size = 1;
   for (int d = 0; d < ndim; ++d)
-    if (shape[d] < 0 || __builtin_mul_overflow(size, shape[d], &size)) return nullptr;
+    if (shape[d] <= 0 || __builtin_mul_overflow(size, shape[d], &size)) return nullptr;
   if (size > kSmallBytes) return nullptr;
   Storage* storage = storage_new(size * kItemSize[code]);
   return storage ? array_of(globals.tensor_type, reinterpret_cast<PyObject*>(storage), kind, code, ndim, shape) : nullptr;

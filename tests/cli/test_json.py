@@ -21,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 PRINT_NO_FACTS = {
     "chat",
     "dashboard",
+    "lm-eval",
     "serve",
     "report",
-}  # a conversation, servers, and a page in a file (--format json)
+}  # a conversation, servers, another program (its --output_path), and a page in a file (--format json)
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

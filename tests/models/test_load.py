@@ -243,7 +243,7 @@ def test_a_head_of_int8_is_close(formats: Any) -> None:
     ("options", "match"),
     [
         ({"head": "int4"}, "head 'int4' is unknown; use f32, f16, bf16, int8"),
-        ({"kv": "int8"}, "kv 'int8' is unknown"),
+        ({"kv": "int3"}, "kv 'int3' is unknown"),
         ({"storage": "tern9"}, "storage 'tern9' is unknown; use tern2 or tern5"),
     ],
 )
