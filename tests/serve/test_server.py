@@ -633,7 +633,8 @@ def texts(value: Any) -> Iterator[str]:
 def test_a_hostile_model_name_is_one_printable_line_everywhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "tritium"), make(name=name, grace_s=0.0) as s:
         for method, path, body in [
-            ("GET", "/v1/models", None), ("GET", "/nowhere", None), ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0}),
+            ("GET", "/v1/models", None), ("GET", "/nowhere", None),
+            ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0}),
             ("POST", "/v1/completions", {"prompt": "a", "model": "other"}),
         ]:  # fmt: skip
             status, headers, found = call(s, method, path, body)
