@@ -85,14 +85,22 @@ def packed(
     scale: torch.Tensor | None = None,
 ) -> Packed:  # fmt: skip
     """Return latent weights made ready, again when torch counted a write to them, to the bias or to a learned scale."""
-    known = _kept.setdefault(weight, {})
-    found = known.get((axis, group, activations))
-    if found is None or not found.is_of(weight, bias, scale):
-        made_of = _state_of((weight, bias, scale))
-        found = made_apart(lambda: _made_of(weight, bias, axis, group, activations, scale), weight.device)
+    make = lambda: _made_of(weight, bias, axis, group, activations, scale)
+    return _keep((weight, bias, scale), (axis, group, activations), make)
+
+
+def _keep(tensors: tuple[torch.Tensor | None, ...], key: tuple[Any, ...], make: Callable[[], Packed]) -> Packed:
+    """Return what is kept with the first of some tensors, made again when one is another tensor or was written."""
+    owner = tensors[0]
+    assert owner is not None
+    known = _kept.setdefault(owner, {})
+    found = known.get(key)
+    if found is None or not found.is_of(*tensors):
+        made_of = _state_of(tensors)
+        found = made_apart(make, owner.device)
         found.made_of = (object(),) if made_of is None else made_of
-        found.alive = tuple(p.detach() for p in (weight, bias, scale) if p is not None)
-        known[axis, group, activations] = found
+        found.alive = tuple(t.detach() for t in tensors if t is not None)
+        known[key] = found
     return found
 
 
@@ -114,15 +122,8 @@ def _packed_codes(
     codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, columns: int, group: int, activations: str
 ) -> Packed:  # fmt: skip
     """Return codes with their scales made ready, again when one of them is another tensor or was written."""
-    known = _kept.setdefault(codes, {})
-    found = known.get((columns, group, activations))
-    if found is None or not found.is_of(codes, scale, bias):
-        made_of = _state_of((codes, scale, bias))
-        found = made_apart(lambda: _made_ready(codes, scale, bias, columns, group, activations), codes.device)
-        found.made_of = (object(),) if made_of is None else made_of
-        found.alive = tuple(t.detach() for t in (codes, scale, bias) if t is not None)
-        known[columns, group, activations] = found
-    return found
+    make = lambda: _made_ready(codes, scale, bias, columns, group, activations)
+    return _keep((codes, scale, bias), (columns, group, activations), make)
 
 
 def _made_ready(

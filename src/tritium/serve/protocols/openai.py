@@ -40,6 +40,7 @@ from tritium.serve.protocols.fields import (
     STREAM_OPTIONS,
     TOOL,
     FieldError,
+    Fields,
 )  # fmt: skip
 from tritium.serve.protocols.formats import READERS, only
 from tritium.serve.protocols.tools import MOST_TOOLS, NAME, CallPart, Tool, Toolbox, loaded
@@ -100,15 +101,16 @@ def message(m: Any, where: str) -> dict[str, Any]:
     return result
 
 
-def content(v: Any, where: str, kinds: Sequence[str] = ("text",)) -> str:
-    """Check text, or a list of parts that are all text."""
+def content(v: Any, where: str, parts: Fields = PART, kinds: Sequence[str] = ("text",)) -> str:
+    """Check text, or a list of parts that are all text. parts, kinds: the fields of a part, and what its type may be."""
     if not isinstance(v, list):
         return text(v, where)
     texts = []
     for i, part in enumerate(v):
         if not isinstance(part, dict) or part.get("type") not in kinds:
-            raise wrong(f"{where}[{i}].type", f"{' or '.join(map(repr, kinds))}: this server reads text alone")
-        texts.append(text(PART.select(part, f"{where}[{i}].").get("text"), f"{where}[{i}].text"))
+            needed = repr(kinds[0]) if len(kinds) == 1 else f"one of {', '.join(kinds)}"
+            raise wrong(f"{where}[{i}].type", f"{needed}: this server reads text alone")
+        texts.append(text(parts.select(part, f"{where}[{i}].").get("text"), f"{where}[{i}].text"))
     return "".join(texts)
 
 

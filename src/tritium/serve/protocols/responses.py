@@ -90,14 +90,7 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def content(v: Any, where: str) -> str:
     """Check text, or a list of parts that are all text."""
-    if not isinstance(v, list):
-        return text(v, where)
-    texts = []
-    for i, part in enumerate(v):
-        if not isinstance(part, dict) or part.get("type") not in TEXTS:
-            raise wrong(f"{where}[{i}].type", f"one of {', '.join(TEXTS)}: this server reads text alone")
-        texts.append(text(PART.select(part, f"{where}[{i}].").get("text"), f"{where}[{i}].text"))
-    return "".join(texts)
+    return openai.content(v, where, PART, TEXTS)
 
 
 def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
