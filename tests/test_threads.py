@@ -91,6 +91,43 @@ def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
         np.testing.assert_allclose(got.numpy(), w.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@needs_native
+@pytest.mark.parametrize("threads", [2, 5, 16])
+def test_many_short_jobs_lose_and_repeat_nothing(threads: int) -> None:
+    """More threads than CPUs, jobs of every size, with pauses in which workers fall asleep; every element once."""
+    tt.set_num_threads(threads)
+    rng = np.random.default_rng(threads)
+    numbers = rng.integers(-1000, 1000, 300_000).astype(np.int32)
+    for i in range(60):
+        n = int(rng.integers(1, numbers.size))
+        part = tt.asarray(numbers[:n].copy())
+        part += 1
+        np.testing.assert_array_equal(part.numpy(), numbers[:n] + 1)
+        if i % 10 == 0:
+            time.sleep(0.002)
+            tt.set_num_threads(1 + int(rng.integers(threads)))
+
+
+@needs_native
+def test_products_and_attention_keep_their_bits_on_any_number_of_threads() -> None:
+    """Threads share rows of weights and parts of keys; the order of sums does not follow from how many there are."""
+    rng = np.random.default_rng(0)
+    layer = tt.nn.BitLinear.from_ternary(rng.integers(-1, 2, (1000, 640), dtype=np.int8), scale=0.5)
+    x = tt.asarray(rng.standard_normal((1, 640)).astype(np.float32))
+    q = tt.asarray(rng.standard_normal((1, 1, 8, 64)).astype(np.float32))
+    k, v = (tt.asarray(rng.standard_normal((1, 2, 700, 64)).astype(np.float16)) for _ in range(2))
+    run = tt.compile(lambda x: tt.relu(layer(x)) * 2)
+
+    def results(threads: int) -> list[Any]:
+        tt.set_num_threads(threads)
+        return [run(x).numpy(), layer(x).numpy(), tt.attention(q, k, v).numpy()]
+
+    want = results(1)
+    for threads in (2, 3, 7, 16, 2):
+        for got, w in zip(results(threads), want, strict=True):
+            np.testing.assert_array_equal(got, w)
+
+
 def at_once(act: Callable[[int], None], count: int) -> None:
     failed: list[BaseException] = []
     gate = threading.Barrier(count)

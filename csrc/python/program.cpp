@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../ahead.h"
 #include "../fault.h"
 #include "../watch.h"
 #include "events.h"
@@ -14,6 +15,7 @@
 namespace tritium::python {
 namespace {
 
+constexpr int64_t kWeightBytes = 256 << 10;  // of a captured matrix that is worth fetching ahead
 constexpr int64_t kQuietBytes = 64 << 10;  // with more to do than this the GIL is released, as for one kernel
 
 struct Program {
@@ -84,6 +86,33 @@ Verdict take_donated(const Plan& plan, Frame& frame, PyObject* const* args) {
   return Verdict::go;
 }
 
+int first_captured(const Plan& plan) { return kFirstArgument + static_cast<int>(plan.args.size()); }
+
+// Tells every step which weights are read next, by itself or by a step after it; after the last ones come those of the next
+// call. Weights are captured matrices.
+void look_ahead(const Plan& plan, Frame& frame) {
+  std::vector<int64_t> nbytes(frame.views.size(), 0);
+  for (int base = first_captured(plan); base < first_captured(plan) + static_cast<int>(plan.captured.size()); ++base) {
+    for (int i = plan.first_patch[base]; i < plan.first_patch[base + 1]; ++i)
+      nbytes[plan.patches[i].view] = plan.ranges[base].high - plan.patches[i].offset;
+  }
+  int ahead = -1;
+  const int count = static_cast<int>(plan.steps.size());
+  for (int i = 2 * count - 1; i >= 0; --i) {
+    const Step& s = plan.steps[i % count];
+    int64_t most = kWeightBytes - 1;
+    for (int view = s.first; view < s.first + s.nin; ++view) {
+      if (frame.views[view].ndim != 2 || nbytes[view] <= most) continue;
+      most = nbytes[view];
+      ahead = view;
+    }
+    if (ahead >= 0) {
+      frame.launches[i % count].ahead = ahead;
+      frame.launches[i % count].ahead_bytes = nbytes[ahead];
+    }
+  }
+}
+
 std::unique_ptr<Frame> new_frame(Plan& plan) {
   auto frame = std::make_unique<Frame>();
   frame->views = plan.views;
@@ -93,6 +122,7 @@ std::unique_ptr<Frame> new_frame(Plan& plan) {
     frame->launches.push_back({s.entry ? s.entry->run : nullptr, {in, s.nin, in + s.nin, &s.attrs},
                                s.entry && s.entry->may_fault});
   }
+  look_ahead(plan, *frame);
   frame->at.resize(plan.ranges.size());
   frame->taken.reserve(plan.donated.size());
   frame->made.resize(plan.results.size());
@@ -214,6 +244,7 @@ void end_step(Frame& frame, std::size_t i) {
 std::size_t run_steps(Frame& frame, std::size_t begin, std::size_t end, bool timed) {
   for (std::size_t i = begin; i < end; ++i) {
     const Launch& step = frame.launches[i];
+    if (step.ahead >= 0) fetch_ahead(frame.views[step.ahead].data, step.ahead_bytes);
     step.run(step.call);
     if ((step.may_fault && has_fault()) || ends_early()) return i;
     if (timed) end_step(frame, i);

@@ -74,6 +74,8 @@ struct Launch {
   Kernel run;
   Call call;
   bool may_fault;
+  int ahead = -1;  // of Frame::views: the weights that this step or the next one with any reads; -1: no step does
+  int64_t ahead_bytes = 0;
 };
 
 // Memory from `low` up to `high`.

@@ -26,7 +26,7 @@ constexpr int kSums = 8;
 #endif
 constexpr int kMostRows = 4;              // queries that meet the same keys together
 constexpr int64_t kBlock = 64;            // keys between two looks at the largest score
-constexpr int64_t kPart = 512;            // keys that are summed by themselves, so that threads may share a query
+constexpr int64_t kPart = 128;            // keys that are summed by themselves, so that threads may share a query
 constexpr int64_t kPlenty = 8;            // tasks for each thread that need no such sharing
 constexpr int64_t kTaskRows = 64;         // queries of a kv head that one thread takes through its keys
 constexpr int64_t kDirectRows = 8;        // with more of them, keys and values are widened first
@@ -46,6 +46,23 @@ void deepen(DType type, const char* from, int64_t stride, double* to, int64_t n,
     for (int64_t j = 0; j < m; ++j) to[i + j] = static_cast<double>(line[j]);
   }
   for (int64_t i = n; i < end; ++i) to[i] = 0;
+}
+
+// The same for n rows of whole vectors, side by side, `step` bytes apart.
+template <DType T>
+void deepen_rows(const char* from, int64_t step, int64_t size, int64_t n, double* to) {
+  for (int64_t j = 0; j < n; ++j, from += step, to += size) {
+    const auto* const row = reinterpret_cast<const StoredAs<T>*>(from);
+    for (int64_t d = 0; d < size; d += kDeep) store(to + d, load_deep<T>(row + d));
+  }
+}
+
+void deepen_rows(DType type, const char* from, int64_t step, int64_t size, int64_t n, double* to) {
+  switch (type) {
+    case DType::f16: return deepen_rows<DType::f16>(from, step, size, n, to);
+    case DType::bf16: return deepen_rows<DType::bf16>(from, step, size, n, to);
+    default: return deepen_rows<DType::f32>(from, step, size, n, to);
+  }
 }
 
 // scores[r * kBlock + j] = q[r] . k[j] for R queries and n keys, whole vectors of `size` elements.
@@ -336,7 +353,11 @@ void Attention::pass(const Task& t, const Rows& rows, double* wide, int64_t firs
         kv_widen(here.k + j * here.k_step, k.strides[3], k.shape[3] == four_bits, wide + j * padded, size, padded);
         kv_widen(here.v + j * here.v_step, v.strides[3], v.shape[3] == four_bits, wide_v + j * padded, size, padded);
       }
-      for (int64_t j = 0; !blocks_of_integers && j < n; ++j) {
+      if (lies) {
+        deepen_rows(k.dtype, here.k, here.k_step, size, n, wide);
+        deepen_rows(v.dtype, here.v, here.v_step, size, n, wide_v);
+      }
+      for (int64_t j = 0; !blocks_of_integers && !lies && j < n; ++j) {
         deepen(k.dtype, here.k + j * here.k_step, k.strides[3], wide + j * padded, size, padded);
         deepen(v.dtype, here.v + j * here.v_step, v.strides[3], wide_v + j * padded, size, padded);
       }
@@ -382,37 +403,58 @@ void Attention::run(int64_t i, double* space) const {
   put(t, own.all);
 }
 
-// Few tasks with many keys: every part of the keys by itself, then the parts of each task in order.
-void run_parts(const Attention& a, int64_t parts) {
-  const int64_t few = whole(a.task_rows, 16), each = a.task_rows * a.padded + 2 * few, tasks = a.tasks();
-  const Workspace space(tasks * parts * each * static_cast<int64_t>(sizeof(double)), Need::must);
-  const auto found = [&](int64_t i, int64_t part) {
-    double* const here = space.as<double>() + (i * parts + part) * each;
-    return Found{here + 2 * few, here, here + few};
-  };
-  parallel_for(tasks * parts, 1, [&](int64_t begin, int64_t end) {
-    const Workspace scratch(a.scratch(), Need::must);
-    for (int64_t u = begin; u < end; ++u) {
-      const Task t = a.task(u / parts);
-      const int64_t first = u % parts * kPart;
-      if (t.count == 0) continue;
-      Scratch own(scratch.as<double>(), a.task_rows, a.padded);
-      a.load(t, own.rows);
-      static_cast<Found&>(own.rows) = found(u / parts, u % parts);
-      a.pass(t, own.rows, own.wide, first, least(first + kPart, own.rows.seen[t.count - 1]));
-    }
-  });
-  const Workspace scratch(a.scratch(), Need::must);
-  for (int64_t i = 0; i < tasks; ++i) {
-    const Task t = a.task(i);
-    a.clear(t);
-    if (t.count == 0) continue;
-    const Scratch own(scratch.as<double>(), a.task_rows, a.padded);
-    own.all.clear(t.count, a.padded);
-    const int64_t seen = a.places[t.b].start + t.begin + (t.count - 1) / a.per + 1;
-    for (int64_t part = 0; part * kPart < seen; ++part) own.all.add(found(i, part), t.count, a.padded);
-    a.put(t, own.all);
+// Few tasks with many keys: every part of the keys by itself; who does the last one of a task adds them up, in order.
+class Parts {
+ public:
+  Parts(const Attention& a, int64_t parts)
+      : a_(a), parts_(parts), tasks_(a.tasks()), few_(whole(a.task_rows, 16)), each_(a.task_rows * a.padded + 2 * few_),
+        space_((tasks_ * parts * each_ + tasks_) * static_cast<int64_t>(sizeof(double)), Need::must),
+        done_(reinterpret_cast<int64_t*>(space_.as<double>() + tasks_ * parts * each_)) {
+    for (int64_t i = 0; i < tasks_; ++i) done_[i] = 0;
   }
+
+  int64_t count() const { return tasks_ * parts_; }
+
+  void run(int64_t unit, double* memory) {
+    const int64_t i = unit / parts_, part = unit % parts_;
+    const Task t = a_.task(i);
+    Scratch own(memory, a_.task_rows, a_.padded);
+    if (t.count > 0) {
+      a_.load(t, own.rows);
+      static_cast<Found&>(own.rows) = found(i, part);
+      a_.pass(t, own.rows, own.wide, part * kPart, least((part + 1) * kPart, own.rows.seen[t.count - 1]));
+    }
+    if (__atomic_add_fetch(&done_[i], 1, __ATOMIC_ACQ_REL) == parts_) finish(i, t, own.all);
+  }
+
+ private:
+  Found found(int64_t i, int64_t part) const {
+    double* const here = space_.as<double>() + (i * parts_ + part) * each_;
+    return {here + 2 * few_, here, here + few_};
+  }
+
+  void finish(int64_t i, const Task& t, const Found& all) const {
+    a_.clear(t);
+    if (t.count == 0) return;
+    all.clear(t.count, a_.padded);
+    const int64_t seen = a_.places[t.b].start + t.begin + (t.count - 1) / a_.per + 1;
+    for (int64_t part = 0; part * kPart < seen; ++part) all.add(found(i, part), t.count, a_.padded);
+    a_.put(t, all);
+  }
+
+  const Attention& a_;
+  int64_t parts_, tasks_, few_, each_;
+  Workspace space_;
+  int64_t* done_;  // by task: parts that are
+};
+
+void run_parts(const Attention& a, int64_t parts) {
+  Parts work(a, parts);
+  const int64_t each = 2 * kPart * a.task_rows * a.padded;
+  parallel_for(work.count(), kGrain / (each + 1) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace scratch(a.scratch(), Need::must);
+    for (int64_t u = begin; u < end; ++u) work.run(u, scratch.as<double>());
+  });
 }
 
 void attention(const Call& call) {

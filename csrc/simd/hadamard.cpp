@@ -50,8 +50,45 @@ TRITIUM_INLINE Wide step_within(Wide x) {
 }
 
 // The stages whose elements meet inside a vector, all of them in registers.
-void step_vectors(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; i += kWide) store(x + i, step_within<1>(load(x + i)));
+void step_vectors(float* x, int64_t n, float scale) {
+  for (int64_t i = 0; i < n; i += kWide) store(x + i, step_within<1>(load(x + i)) * scale);
+}
+
+// `count` stages at once for elements `half` and more apart, whole vectors: memory is read and written once for all of them.
+template <int count>
+void steps(float* x, int64_t n, int64_t half, float scale) {
+  constexpr int kParts = 1 << count;
+  for (int64_t i = 0; i < n; i += kParts * half) {
+    for (int64_t j = i; j < i + half; j += kWide) {
+      Wide v[kParts];
+#pragma GCC unroll 8
+      for (int p = 0; p < kParts; ++p) v[p] = load(x + j + p * half);
+#pragma GCC unroll 3
+      for (int d = 1; d < kParts; d *= 2) {
+#pragma GCC unroll 8
+        for (int p = 0; p < kParts; ++p) {
+          if (p & d) continue;
+          const Wide a = v[p], b = v[p + d];
+          v[p] = a + b;
+          v[p + d] = a - b;
+        }
+      }
+#pragma GCC unroll 8
+      for (int p = 0; p < kParts; ++p) store(x + j + p * half, v[p] * scale);
+    }
+  }
+}
+
+// All stages of a block of whole vectors. A scale of 1 leaves the numbers of a pass that is not the last as they are.
+void transform_vectors(float* x, int64_t block, float scale) {
+  step_vectors(x, block, block == kWide ? scale : 1.0f);
+  for (int64_t half = kWide; half < block;) {
+    int stages = 1;
+    while (stages < 3 && half << stages < block) ++stages;
+    const float by = half << stages < block ? 1.0f : scale;
+    (stages == 1 ? steps<1> : stages == 2 ? steps<2> : steps<3>)(x, block, half, by);
+    half <<= stages;
+  }
 }
 
 void multiply(float* x, const float* by, int64_t n) {
@@ -61,15 +98,14 @@ void multiply(float* x, const float* by, int64_t n) {
 
 void transform(float* x, int64_t block, const float* signs, bool inverse) {
   if (signs != nullptr && !inverse) multiply(x, signs, block);
-  int64_t half = 1;
-  if (block >= kWide) {
-    step_vectors(x, block);
-    half = kWide;
-  }
-  for (; half < block; half *= 2) step(x, block, half);
   const float scale = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(block)));
-  TRITIUM_LOOP
-  for (int64_t i = 0; i < block; ++i) x[i] *= scale;
+  if (block >= kWide) {
+    transform_vectors(x, block, scale);
+  } else {
+    for (int64_t half = 1; half < block; half *= 2) step(x, block, half);
+    TRITIUM_LOOP
+    for (int64_t i = 0; i < block; ++i) x[i] *= scale;
+  }
   if (signs != nullptr && inverse) multiply(x, signs, block);
 }
 

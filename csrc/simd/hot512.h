@@ -23,18 +23,20 @@ TRITIUM_INLINE __m512 abs(__m512 x) {
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)));
 }
 
+// 2 to the power of sixteenths.
+alignas(64) constexpr float kSixteenths[16] = {1.0f, 1.044273782f, 1.090507733f, 1.138788635f, 1.189207115f, 1.241857812f,
+                                               1.296839555f, 1.354255547f, 1.414213562f, 1.476826146f, 1.542210825f,
+                                               1.610490332f, 1.681792831f, 1.75625216f, 1.834008086f, 1.915206561f};
+
 // x = n * ln 2 + r with n in sixteenths: e^x is 2^(n's fraction), from a table, times e^r, scaled by n's whole part.
 TRITIUM_INLINE __m512 exp_bounded(__m512 x) {
-  const __m512 powers = _mm512_setr_ps(1.0f, 1.044273782f, 1.090507733f, 1.138788635f, 1.189207115f, 1.241857812f,
-                                       1.296839555f, 1.354255547f, 1.414213562f, 1.476826146f, 1.542210825f,
-                                       1.610490332f, 1.681792831f, 1.75625216f, 1.834008086f, 1.915206561f);
   const __m512 round = all(786432.0f);  // 1.5 * 2^19
   const __m512 t = fma(x, all(1.44269504f), round);
   const __m512 n = t - round;
   __m512 r = fma(n, all(-0.693359375f), x);
   r = fma(n, all(2.12194440e-4f), r);
   const __m512 q = fma(r * r, fma(r, all(0.1666706552f), all(0.5000165117f)), r);
-  const __m512 power = _mm512_maskz_permutexvar_ps(0xffff, _mm512_castps_si512(t), powers);
+  const __m512 power = _mm512_maskz_permutexvar_ps(0xffff, _mm512_castps_si512(t), _mm512_load_ps(kSixteenths));
   return _mm512_maskz_scalef_ps(0xffff, fma(power, q, power), n);
 }
 

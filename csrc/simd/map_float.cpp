@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "hot512.h"
+#include "hot512_log.h"
 #include "loops.h"
 #include "math_wide.h"
 
@@ -179,10 +179,18 @@ inline void powers(const double* x, const double* y, double* to, std::int64_t n)
   binary<Pow, double>(x, y, nullptr, to, n);
 }
 #if defined(__FMA__) || defined(__aarch64__)
+struct NarrowPow {
+  TRITIUM_INLINE static float of(float x, float y) {
+    return math::finish_pow(x, y, math::narrow::pow(math::abs(x), y));
+  }
+};
 // By itself: inside of its caller GCC does not see that the loop can be vector code.
 [[gnu::noinline]] void powers(const float* x, const float* y, float* to, std::int64_t n) {
-  TRITIUM_LOOP
-  for (std::int64_t i = 0; i < n; ++i) to[i] = math::finish_pow(x[i], y[i], math::narrow::pow(math::abs(x[i]), y[i]));
+#if defined(__AVX512F__)
+  hot::span_of_two<hot::Pow, binary<NarrowPow, float>>(x, y, nullptr, to, n);
+#else
+  binary<NarrowPow, float>(x, y, nullptr, to, n);
+#endif
 }
 #else
 inline void powers(const float* x, const float* y, float* to, std::int64_t n) {
@@ -198,14 +206,25 @@ inline void powers(const float* x, const float* y, float* to, std::int64_t n) {
 }
 #endif
 
+// Powers of which some are products or roots. The result may take the place of an operand, which is needed twice.
+template <class T>
+void mixed_powers(const T* bases, const T* exponents, T* to, std::int64_t n) {
+  alignas(64) T x[kPowers], y[kPowers];
+  __builtin_memcpy(x, bases, static_cast<std::size_t>(n) * sizeof(T));
+  __builtin_memcpy(y, exponents, static_cast<std::size_t>(n) * sizeof(T));
+  powers(x, y, to, n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (is_product(y[i])) to[i] = product_of(x[i], static_cast<int>(y[i]));
+    if (y[i] == T(0.5)) to[i] = root_of(x[i]);
+  }
+}
+
 // Which way an element is computed depends on its own power only, so that its bits do not depend on its neighbours.
 template <class T>
 void power(const void* a, const void* b, const void*, void* out, std::int64_t n) {
-  alignas(64) T x[kPowers], y[kPowers];
   for (std::int64_t first = 0; first < n; first += kPowers) {
     const std::int64_t count = n - first < kPowers ? n - first : kPowers;
-    __builtin_memcpy(x, static_cast<const T*>(a) + first, static_cast<std::size_t>(count) * sizeof(T));
-    __builtin_memcpy(y, static_cast<const T*>(b) + first, static_cast<std::size_t>(count) * sizeof(T));
+    const T *const x = static_cast<const T*>(a) + first, *const y = static_cast<const T*>(b) + first;
     T* const to = static_cast<T*>(out) + first;
     const T power = y[0];
     std::uint32_t other = 0, special = 0;
@@ -219,12 +238,10 @@ void power(const void* a, const void* b, const void*, void* out, std::int64_t n)
     } else if (!other && power == T(0.5)) {
       TRITIUM_LOOP
       for (std::int64_t i = 0; i < count; ++i) to[i] = root_of(x[i]);
+    } else if (special) {
+      mixed_powers(x, y, to, count);
     } else {
       powers(x, y, to, count);
-      for (std::int64_t i = 0; special && i < count; ++i) {
-        if (is_product(y[i])) to[i] = product_of(x[i], static_cast<int>(y[i]));
-        if (y[i] == T(0.5)) to[i] = root_of(x[i]);
-      }
     }
   }
 }
@@ -325,10 +342,18 @@ constexpr RowMaker periodic_row(const char* name) {
 constexpr Span kExp = hot::span<hot::Exp>;
 constexpr Span kTanh = hot::span<hot::Tanh>;
 constexpr Span kGelu = hot::span_or<hot::Gelu, unary<Gelu, float>>;
+constexpr Span kLog = hot::span<hot::Log<hot::kNatural>>;
+constexpr Span kLog2 = hot::span<hot::Log<hot::kBinary>>;
+constexpr Span kLog10 = hot::span<hot::Log<hot::kDecimal>>;
+constexpr Span kSilu = hot::span<hot::Silu>;
 #else
 constexpr Span kExp = unary<Exp, float>;
 constexpr Span kTanh = unary<Tanh, float>;
 constexpr Span kGelu = unary<Gelu, float>;
+constexpr Span kLog = unary<Log, float>;
+constexpr Span kLog2 = unary<Log2, float>;
+constexpr Span kLog10 = unary<Log10, float>;
+constexpr Span kSilu = unary<Silu, float>;
 #endif
 
 constexpr SpanRow kRows[] = {
@@ -337,10 +362,10 @@ constexpr SpanRow kRows[] = {
     unary_floats<Rsqrt>("rsqrt").row,
     unary_floats<Exp>("exp", Cost::dear).put(DType::f32, kExp).row,
     unary_floats<Expm1>("expm1", Cost::dear).row,
-    unary_floats<Log>("log", Cost::dear).row,
+    unary_floats<Log>("log", Cost::dear).put(DType::f32, kLog).row,
     unary_floats<Log1p>("log1p", Cost::dear).row,
-    unary_floats<Log2>("log2", Cost::dear).row,
-    unary_floats<Log10>("log10", Cost::dear).row,
+    unary_floats<Log2>("log2", Cost::dear).put(DType::f32, kLog2).row,
+    unary_floats<Log10>("log10", Cost::dear).put(DType::f32, kLog10).row,
     periodic_row<Sin>("sin").put(DType::f32, kSin).row,
     periodic_row<Cos>("cos").put(DType::f32, kCos).row,
     periodic_row<Tan>("tan").put(DType::f32, kTan).row,
@@ -355,7 +380,7 @@ constexpr SpanRow kRows[] = {
     unary_floats<Atanh>("atanh", Cost::dear).row,
     unary_floats<Erf>("erf", Cost::dear).row,
     unary_floats<Sigmoid>("sigmoid", Cost::dear).row,
-    unary_floats<Silu>("silu", Cost::dear).row,
+    unary_floats<Silu>("silu", Cost::dear).put(DType::f32, kSilu).row,
     unary_floats<Gelu>("gelu", Cost::dear).put(DType::f32, kGelu).row,
     unary_floats<GeluTanh>("gelu_tanh", Cost::dear).row,
     binary_floats<Divide>("divide").row,

@@ -45,7 +45,7 @@ TRITIUM_INLINE float log_to_base(float x, float scale, float scale_low, float st
 }
 TRITIUM_INLINE float log2(float x) { return log_to_base(x, 1.44269502f, 1.92596303e-8f, 1.0f, 0.0f); }
 TRITIUM_INLINE float log10(float x) {
-  return log_to_base(x, 0.434294492f, -1.01033731e-8f, 0.301025391f, 4.60503900e-6f);
+  return log_to_base(x, 0.434294492f, -1.01030500e-8f, 0.301025391f, 4.60503900e-6f);
 }
 
 // log(1 + x): what the sum rounds away comes back divided by it.
@@ -146,21 +146,19 @@ TRITIUM_INLINE float atan(float x) {
   const float low = steep ? -4.37113883e-8f : middle ? -2.18556941e-8f : 0.0f;
   return copysign(base + (small_angle(n / d) + low), x);
 }
+// Of the smaller side over the larger one by one polynomial, so that nothing has to be chosen but the angle it is taken from.
 TRITIUM_INLINE float atan2(float y, float x) {
-  const float large = abs(x) > 1e37f || abs(y) > 1e37f ? 0.0625f : 1.0f;  // the sum of both sides is finite
-  const float ax = abs(x) * large, ay = abs(y) * large;
-  const float low = ax < ay ? ax : ay, high = ax < ay ? ay : ax;
-  const bool both = low == kInf32, middle = low > kEighth * high;
-  const float n = both ? 0.0f : middle ? low - high : low;
-  const float d = both || high == 0.0f ? 1.0f : middle ? low + high : high;
-  const bool is_middle = both || middle, turns = ay > ax, left = bits(x) >> 31;
-  // The angle is a multiple of pi/4 and the small one, added or taken away.
-  const float base = is_middle ? 0.785398185f : 0.0f;
-  const float base2 = turns ? 1.57079637f - base : base;
-  const float base3 = left ? 3.14159274f - base2 : base2;
-  const float tail = base3 * -2.78275e-8f;  // what such a float lacks, a share of it
-  const float small = small_angle(n / d);
-  const float r = base3 + ((turns != left ? -small : small) + tail);
+  const float ax = abs(x), ay = abs(y);
+  const bool turns = ay > ax, left = bits(x) >> 31;
+  const float low = turns ? ax : ay, high = turns ? ay : ax;
+  const float t = low == high ? (high == 0.0f ? 0.0f : 1.0f) : low / high;  // both may be infinite
+  const float z = t * t;
+  const float p = horner(z, -0.333331525f, 0.199937671f, -0.142110035f, 0.106657863f, -0.0755172893f, 0.0432059728f,
+                         -0.0163642373f, 0.00291975634f);
+  const float angle = fma(t * z, p, t);
+  const float base = turns ? 1.57079637f : left ? 3.14159274f : 0.0f;
+  const float tail = base * -2.78275e-8f;  // what such a float lacks, a share of it
+  const float r = base + ((turns != left ? -angle : angle) + tail);
   return copysign(__builtin_isunordered(x, y) ? x + y : r, y);
 }
 

@@ -209,12 +209,22 @@ TRITIUM_INLINE float hypot(float a, float b) {
   const float r = static_cast<float>(sqrt(x * x + y * y));
   return abs(a) == kInf32 || abs(b) == kInf32 ? kInf32 : r;
 }
+// The larger one and log(1 + e^-gap), as good as a float needs where both nearly cancel: polynomials without a quotient.
 TRITIUM_INLINE float logaddexp(float a, float b) {
   const double x = a, y = b;
   const double top = x > y ? x : y;
   const double gap = abs(x - y);
-  const double r = top + log1p_wide(exp(-gap));
-  return static_cast<float>(x == y ? x + 0.6931471805599453 : (gap == gap ? r : x + y));
+  const double bounded = gap > 700.0 ? 700.0 : gap;
+  const double t = fma(bounded, -1.44269504088896340736, kRound64 + 1023);
+  const double r = fma(t - (kRound64 + 1023), -0.6931471805599453, -bounded);
+  const double q = horner(r, 0.50000000004270706, 0.16666666784495732, 0.041666664404042673, 0.0083332817923689947,
+                           0.0013889197224897024, 0.0001990894926612678, 2.4708274080489452e-05);
+  const double s = scale(bits(t)), z = fma(fma(r * r, q, r), s, s);
+  const double more = z * horner(z, 0.99999999998116729, -0.49999999345788049, 0.33333295436007176, -0.24999130376053472,
+                                  0.19989519123512878, -0.1659036352328335, 0.13921471910366137, -0.11297325695306197,
+                                  0.082553936069182765, -0.049543083293011665, 0.02191230629455106,
+                                  -0.006163758481231298, 0.00081310470778878747);
+  return static_cast<float>(x == y ? x + 0.6931471805599453 : (gap == gap ? top + more : x + y));
 }
 
 // x to the power y from r = |x| to the power y: the sign, and what the standard says of special numbers.

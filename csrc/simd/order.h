@@ -126,25 +126,62 @@ E* radix_sort(E* a, E* b, std::int64_t n) {
   return a;
 }
 
+// A few bits of long keys at a time, or more where many share the cost of counting.
 template <class E>
-E* stable_sort(E* a, E* b, std::int64_t n) {
-#if defined(__AVX512F__)
-  if constexpr (std::is_same_v<E, std::uint32_t> || std::is_same_v<E, std::uint64_t>) {
-    int depth = 8;
-    for (std::int64_t left = n; left > 0; left /= 2) depth += 2;
-    if (quick::sort(a, b, n, depth)) return a;
-  }
-#endif
-  if (n <= kInsertion) {
-    insertion_sort(a, n);
-    return a;
-  }
+E* sort_digits(E* a, E* b, std::int64_t n) {
   constexpr bool kWide = sizeof(decltype(key_of(*a))) >= 4;
   if (n > INT64_C(0xffffffff)) return radix_sort<8, false>(a, b, n);
   if constexpr (kWide) {
     if (n >= (1 << 14)) return radix_sort<11, true>(a, b, n);
   }
   return radix_sort<8, true>(a, b, n);
+}
+
+// Keys of which there are few kinds: counted, then written in order. `counts` has one for each kind, all 0.
+template <class U>
+void count_sort(U* a, std::int64_t n, std::uint32_t* counts) {
+  for (std::int64_t i = 0; i < n; ++i) ++counts[a[i]];
+  for (std::uint32_t kind = 0; kind <= static_cast<U>(~U{0}); ++kind) {
+    for (std::uint32_t left = counts[kind]; left > 0; --left) *a++ = static_cast<U>(kind);
+  }
+}
+// False: too many or too few for it. `b` is room for n keys, in which those of 16 bits are counted.
+template <class U>
+bool sort_by_count(U* a, U* b, std::int64_t n) {
+  if (n < kInsertion || n > INT64_C(0xffffffff)) return false;
+  if constexpr (sizeof(U) == 1) {
+    std::uint32_t counts[256] = {};
+    count_sort(a, n, counts);
+    return true;
+  } else {
+    constexpr std::size_t kBytes = sizeof(std::uint32_t) << 16;
+    const std::size_t gap = -reinterpret_cast<std::uintptr_t>(b) % alignof(std::uint32_t);
+    if (static_cast<std::size_t>(n) * sizeof(U) < kBytes + gap) return false;
+    auto* const counts = reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(b) + gap);
+    std::memset(counts, 0, kBytes);
+    count_sort(a, n, counts);
+    return true;
+  }
+}
+
+template <class E>
+E* stable_sort(E* a, E* b, std::int64_t n) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<E, std::uint32_t> || std::is_same_v<E, std::uint64_t>) {
+    int depth = 8;
+    for (std::int64_t left = n; left > 0; left /= 2) depth += 2;
+    quick::sort(a, b, n, true, depth, [](E* x, E* y, std::int64_t count) { return sort_digits(x, y, count); });
+    return a;
+  }
+#endif
+  if constexpr (std::is_same_v<E, std::uint8_t> || std::is_same_v<E, std::uint16_t>) {
+    if (sort_by_count(a, b, n)) return a;
+  }
+  if (n <= kInsertion) {
+    insertion_sort(a, n);
+    return a;
+  }
+  return sort_digits(a, b, n);
 }
 
 // Sorts the columns of n rows of `Lanes` keys each, all at once: a merge exchange network (Knuth, volume 3, algorithm

@@ -17,7 +17,7 @@ using std::int64_t;
 template <class U>
 constexpr int kWide = 64 / static_cast<int>(sizeof(U));  // numbers of a vector
 template <class U>
-constexpr int64_t kSmall = 8 * kWide<U>;  // so many are sorted in registers
+constexpr int64_t kSmall = 16 * kWide<U>;  // so many are sorted in registers
 
 // Masked forms throughout: of the plain ones GCC 12 warns that they read what was never set.
 template <class U>
@@ -35,6 +35,13 @@ struct Vector<std::uint32_t> {
   static Mask less(__m512i a, __m512i b) { return _mm512_cmplt_epu32_mask(a, b); }
   static __m512i load(const std::uint32_t* from, Mask m, __m512i rest) { return _mm512_mask_loadu_epi32(rest, m, from); }
   static void store(std::uint32_t* to, Mask m, __m512i v) { _mm512_mask_storeu_epi32(to, m, v); }
+  // One of every `step` numbers.
+  static __m512i pick(const std::uint32_t* from, int64_t step) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const int most = INT32_MAX / kWide<std::uint32_t>;
+    const __m512i places = _mm512_maskz_mullo_epi32(kAll, lanes, _mm512_set1_epi32(step < most ? static_cast<int>(step) : most));
+    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, places, from, 4);
+  }
 };
 template <>
 struct Vector<std::uint64_t> {
@@ -49,6 +56,10 @@ struct Vector<std::uint64_t> {
   static Mask less(__m512i a, __m512i b) { return _mm512_cmplt_epu64_mask(a, b); }
   static __m512i load(const std::uint64_t* from, Mask m, __m512i rest) { return _mm512_mask_loadu_epi64(rest, m, from); }
   static void store(std::uint64_t* to, Mask m, __m512i v) { _mm512_mask_storeu_epi64(to, m, v); }
+  static __m512i pick(const std::uint64_t* from, int64_t step) {
+    const __m512i places = _mm512_setr_epi64(0, step, 2 * step, 3 * step, 4 * step, 5 * step, 6 * step, 7 * step);
+    return _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), kAll, places, from, 8);
+  }
 };
 
 // Lane i beside lane i ^ flip: the smaller one to those lanes whose bit in `low` is set.
@@ -119,7 +130,7 @@ inline __attribute__((always_inline)) void sort_vectors(__m512i* v) {
 
 // Up to count * kWide numbers, in registers.
 template <class U, int count>
-[[gnu::noinline]] void sort_few(U* a, int64_t n) {
+[[gnu::noinline]] void sort_few(const U* from, U* to, int64_t n) {
   using V = Vector<U>;
   constexpr int L = kWide<U>;
   __m512i v[count];
@@ -127,81 +138,94 @@ template <class U, int count>
   for (int i = 0; i < count; ++i) {
     const int64_t left = n - i * L;
     masks[i] = static_cast<typename V::Mask>(left >= L ? (1u << L) - 1 : left > 0 ? (1u << left) - 1 : 0);
-    v[i] = V::load(a + i * L, masks[i], V::all(~U{0}));
+    v[i] = V::load(from + i * L, masks[i], V::all(~U{0}));
   }
   sort_vectors<U, count>(v);
-  for (int i = 0; i < count; ++i) V::store(a + i * L, masks[i], v[i]);
+  for (int i = 0; i < count; ++i) V::store(to + i * L, masks[i], v[i]);
 }
 template <class U>
-void sort_small(U* a, int64_t n) {
+void sort_small(const U* from, U* to, int64_t n) {
   constexpr int L = kWide<U>;
-  if (n <= L) return sort_few<U, 1>(a, n);
-  if (n <= 2 * L) return sort_few<U, 2>(a, n);
-  n <= 4 * L ? sort_few<U, 4>(a, n) : sort_few<U, 8>(a, n);
+  if (n <= L) return sort_few<U, 1>(from, to, n);
+  if (n <= 2 * L) return sort_few<U, 2>(from, to, n);
+  if (n <= 4 * L) return sort_few<U, 4>(from, to, n);
+  n <= 8 * L ? sort_few<U, 8>(from, to, n) : sort_few<U, 16>(from, to, n);
 }
 
-// Moves what is below the pivot (or equal to it) to the front and returns how many that are; b takes the others
-// meanwhile.
+// Moves what is below the pivot (or equal to it) to the front and returns how many that are; the others go to the same
+// places of `there`.
 template <bool equal, class U>
-int64_t partition(U* a, U* b, int64_t n, U pivot) {
+int64_t partition(U* here, U* there, int64_t n, U pivot) {
   using V = Vector<U>;
-  constexpr int L = kWide<U>;
+  using Mask = typename V::Mask;
+  constexpr int L = kWide<U>, kAtOnce = 4;
   const __m512i bound = V::all(pivot);
-  const auto before = [&](__m512i v) {
-    return equal ? static_cast<typename V::Mask>(~V::less(bound, v)) : V::less(v, bound);
+  U *low = here, *high = there + n;
+  const auto before = [bound](__m512i v) {
+    return equal ? static_cast<Mask>(~V::less(bound, v)) : V::less(v, bound);
   };
-  int64_t low = 0, high = 0, i = 0;
-  for (; i + L <= n; i += L) {
-    const __m512i v = _mm512_loadu_si512(a + i);
-    const typename V::Mask m = before(v);
-    _mm512_storeu_si512(a + low, V::pack(m, v));  // as far as was read at most
+  const auto divide = [&](__m512i v) {
+    const Mask m = before(v);
     const int count = __builtin_popcount(m);
-    // No further than there are numbers: what follows in b may be another's.
-    V::store(b + high, static_cast<typename V::Mask>(V::kAll >> count), V::pack(static_cast<typename V::Mask>(~m), v));
+    _mm512_storeu_si512(low, V::pack(m, v));  // as far as was read at most
     low += count;
-    high += L - count;
+    high -= L - count;
+    // No further than there are numbers: what follows is there already.
+    V::store(high, static_cast<Mask>(V::kAll >> count), V::pack(static_cast<Mask>(~m), v));
+  };
+  int64_t i = 0;
+  for (; i + kAtOnce * L <= n; i += kAtOnce * L) {
+    __m512i v[kAtOnce];
+    for (int u = 0; u < kAtOnce; ++u) v[u] = _mm512_loadu_si512(here + i + u * L);
+    for (int u = 0; u < kAtOnce; ++u) divide(v[u]);
   }
-  for (; i < n; ++i) {
-    const U x = a[i];
-    const bool first = equal ? x <= pivot : x < pivot;
-    a[low] = first ? x : a[low];
-    b[high] = x;
-    low += first;
-    high += !first;
+  for (; i + L <= n; i += L) divide(_mm512_loadu_si512(here + i));
+  if (i < n) {
+    const Mask rest = static_cast<Mask>((1u << (n - i)) - 1);
+    const __m512i v = V::load(here + i, rest, bound);
+    const Mask m = static_cast<Mask>(before(v) & rest), others = static_cast<Mask>(rest & ~m);
+    const int count = __builtin_popcount(m), left = static_cast<int>(n - i) - count;
+    V::store(low, static_cast<Mask>((1u << count) - 1), V::pack(m, v));
+    V::store(high - left, static_cast<Mask>((1u << left) - 1), V::pack(others, v));
+    low += count;
   }
-  std::memcpy(a + low, b, static_cast<std::size_t>(high) * sizeof(U));
-  return low;
+  return low - here;
 }
 
 // The median of some of the numbers.
 template <class U>
 U pivot_of(const U* a, int64_t n) {
-  U some[kWide<U>];
-  for (int i = 0; i < kWide<U>; ++i) some[i] = a[(2 * i + 1) * n / (2 * kWide<U>)];
-  sort_small(some, kWide<U>);
+  const int64_t step = n / kWide<U>;
+  alignas(64) U some[kWide<U>];
+  _mm512_store_si512(some, sort_lanes<U>(Vector<U>::pick(a + step / 2, step)));
   return some[kWide<U> / 2];
 }
 
-// Sorts a, with room for n numbers in b. False: the pivots were bad so often that another way is better; a then
-// holds the same numbers in another order.
-template <class U>
-bool sort(U* a, U* b, int64_t n, int depth) {
+// Sorts the n numbers of `here`, with room for as many in `there`; they end here if `stays`, else there. Where pivots were bad
+// too often, `other(a, b, n)` sorts what is left and returns which of both has it.
+template <class U, class F>
+void sort(U* here, U* there, int64_t n, bool stays, int depth, F other) {
   while (n > kSmall<U>) {
-    if (depth-- == 0) return false;
-    const U pivot = pivot_of(a, n);
-    int64_t low = partition<false>(a, b, n, pivot);
-    if (low == 0) {  // none is smaller: those that are equal are in their place
-      low = partition<true>(a, b, n, pivot);
-      a += low;
-      n -= low;
-      continue;
+    if (depth-- == 0) {
+      U *const sorted = other(here, there, n), *const home = stays ? here : there;
+      if (sorted != home) std::memcpy(home, sorted, static_cast<std::size_t>(n) * sizeof(U));
+      return;
     }
-    if (!sort(a, b, low, depth)) return false;
-    a += low;
+    const U pivot = pivot_of(here, n);
+    int64_t low = partition<false>(here, there, n, pivot);
+    if (low == 0) {  // none is smaller: those that are equal, all of them there by now, come first
+      low = partition<true>(there, here, n, pivot);
+      if (stays) std::memcpy(here, there, static_cast<std::size_t>(low) * sizeof(U));
+    } else {
+      sort(here, there, low, stays, depth, other);
+      std::swap(here, there);
+      stays = !stays;
+    }
+    here += low;
+    there += low;
     n -= low;
   }
-  sort_small(a, n);
-  return true;
+  sort_small(here, stays ? here : there, n);
 }
 
 }  // namespace tritium::TRITIUM_ISA::quick

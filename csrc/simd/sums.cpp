@@ -2,6 +2,10 @@
 // Knows nothing of shapes; reduce.h walks.
 #include <type_traits>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include "lanes.h"
 #include "reduce.h"
 
@@ -54,6 +58,46 @@ struct Sum {
   }
 };
 
+constexpr int kFactors = 32;  // products side by side, so many that none waits for the one before
+
+// The products of elements kFactors apart, as far as there are whole groups of them; returns how many elements that are.
+template <class T>
+int64_t multiply_lanes(const T* x, int64_t n, std::uint64_t* lane) {
+  for (int l = 0; l < kFactors; ++l) lane[l] = 1;
+  int64_t i = 0;
+  for (; i + kFactors <= n; i += kFactors) {
+    for (int l = 0; l < kFactors; ++l) lane[l] *= static_cast<std::uint64_t>(x[i + l]);
+  }
+  return i;
+}
+using Deep = Vec<double>;
+constexpr int kDeep = kLanes<double>;
+inline Deep deep_at(const double* from) { return load(from); }
+inline Deep deep_at(const float* from) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Deep>(_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from)));  // GCC 12 does it by halves
+#else
+  typename VectorOf<float, kDeep>::type narrow;
+  __builtin_memcpy(&narrow, from, sizeof(narrow));
+  return __builtin_convertvector(narrow, Deep);
+#endif
+}
+template <class T>
+int64_t multiply_lanes(const T* x, int64_t n, double* lane) {
+  constexpr int kVectors = kFactors / kDeep;
+  Deep product[kVectors];
+#pragma GCC unroll 16
+  for (int v = 0; v < kVectors; ++v) product[v] = splat(1.0);
+  int64_t i = 0;
+  for (; i + kFactors <= n; i += kFactors) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) product[v] *= deep_at(x + i + v * kDeep);
+  }
+#pragma GCC unroll 16
+  for (int v = 0; v < kVectors; ++v) store(lane + v * kDeep, product[v]);
+  return i;
+}
+
 // A product has no range to spare in f32: every factor goes to f64 (or u64) at once.
 template <class T>
 struct Prod {
@@ -63,13 +107,13 @@ struct Prod {
   };
 
   static void block(const T* x, int64_t n, int64_t, P& to) {
-    Total<T> lane[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      for (int l = 0; l < 8; ++l) lane[l] *= static_cast<Total<T>>(x[i + l]);
+    alignas(64) Total<T> lane[kFactors];
+    int64_t i = multiply_lanes(x, n, lane);
+    for (int l = 0; i < n; ++i, ++l) lane[l] *= static_cast<Total<T>>(x[i]);
+    for (int half = kFactors / 2; half > 0; half /= 2) {
+      for (int l = 0; l < half; ++l) lane[l] *= lane[l + half];
     }
-    for (; i < n; ++i) lane[0] *= static_cast<Total<T>>(x[i]);
-    to.value *= ((lane[0] * lane[1]) * (lane[2] * lane[3])) * ((lane[4] * lane[5]) * (lane[6] * lane[7]));
+    to.value *= lane[0];
   }
   static void merge(P& a, const P& b) { a.value *= b.value; }
   static void panel(const T* x, int64_t stride, int64_t rows, int64_t columns, int64_t, P* to) {

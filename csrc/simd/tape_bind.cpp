@@ -103,6 +103,10 @@ using T = float;
 constexpr Row<float> kNarrowRows[] = {
 #if defined(__AVX512F__)
     TRITIUM_UNARY("exp", Hot<hot::Exp>),
+    TRITIUM_UNARY("log", Hot<hot::Log<hot::kNatural>>),
+    TRITIUM_UNARY("log2", Hot<hot::Log<hot::kBinary>>),
+    TRITIUM_UNARY("log10", Hot<hot::Log<hot::kDecimal>>),
+    TRITIUM_UNARY("silu", Hot<hot::Silu>),
     TRITIUM_UNARY("tanh", Hot<hot::Tanh>),
 #endif
 #if defined(__F16C__)

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "hot512.h"
+#include "hot512_log.h"
 #include "lanes.h"
 #include "math.h"
 

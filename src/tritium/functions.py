@@ -519,10 +519,12 @@ def vecdot(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
     """Return dot products along an axis; the other axes broadcast."""
     if not -min(x1.ndim, x2.ndim) <= axis <= -1:
         raise ShapeError(f"vecdot: axis {axis} must be negative and exist in both {x1.spec} and {x2.spec}.")
-    a, b = ops.moveaxis(x1, axis, -1), ops.moveaxis(x2, axis, -1)
+    a, b = (x1, x2) if axis == -1 else (ops.moveaxis(x1, axis, -1), ops.moveaxis(x2, axis, -1))
     if a.shape[-1] != b.shape[-1]:
         raise ShapeError(f"vecdot: sizes along axis {axis} differ: {x1.spec} and {x2.spec}.")
     a = ops.conj(a) if a.dtype.is_complex else a
+    if a.ndim == b.ndim == 1:
+        return ops.matmul(a, b)
     product = ops.matmul(ops.expand_dims(a, axis=-2), ops.expand_dims(b, axis=-1))
     return ops.squeeze(product, (-2, -1))
 

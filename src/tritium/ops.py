@@ -379,9 +379,18 @@ def linspace(
     return Spec(size_of(num), dtype or ends)
 
 
+def _settle_diagonal(attrs: dict[str, Any]) -> dict[str, Any]:
+    """Kernels take a diagonal in 64 bits; those further than MAX_ELEMENTS from the main one are outside of every matrix."""
+    k, most = attrs.get("k", 0), lay.MAX_ELEMENTS
+    if not isinstance(k, int):
+        raise ArgumentError(f"k={shown(k)} is no diagonal; give an integer.")
+    return attrs | {"k": builtins.min(builtins.max(k, -most), most)}
+
+
 @op(
     SOURCE,
     flops=free,
+    settle=_settle_diagonal,
     samples=[sample(n_rows=3), sample(n_rows=2, n_cols=4, k=1), sample(n_rows=4, n_cols=3, k=-2, dtype=i32)],
 )
 def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: DType | None = None, device: Any = None) -> Spec:
@@ -1662,25 +1671,29 @@ def roll(x: Spec, /, shift: int | tuple[int, ...], *, axis: Any = None) -> Spec:
     return x
 
 
-def _check_diagonal(k: int, what: str) -> None:
-    """Kernels take the diagonal in 64 bits; none of a matrix lies further than MAX_ELEMENTS from the main one."""
-    if not isinstance(k, int) or builtins.abs(k) > lay.MAX_ELEMENTS:
-        raise ArgumentError(f"{what}: k={shown(k)} is no diagonal; give an integer of at most 2**53 either way.")
-
-
-@op(MOVE, flops=free, axes=Axes.LAST, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=1)])
+@op(
+    MOVE,
+    flops=free,
+    axes=Axes.LAST,
+    settle=_settle_diagonal,
+    samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=1)],
+)
 def tril(x: Spec, /, *, k: int = 0) -> Spec:
     """The part of each matrix on and below its k-th diagonal; zeros above."""
     axis_of(-2, x.ndim, "tril")
-    _check_diagonal(k, "tril")
     return x
 
 
-@op(MOVE, flops=free, axes=Axes.LAST, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=-1)])
+@op(
+    MOVE,
+    flops=free,
+    axes=Axes.LAST,
+    settle=_settle_diagonal,
+    samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=-1)],
+)
 def triu(x: Spec, /, *, k: int = 0) -> Spec:
     """The part of each matrix on and above its k-th diagonal; zeros below."""
     axis_of(-2, x.ndim, "triu")
-    _check_diagonal(k, "triu")
     return x
 
 

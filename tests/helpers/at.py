@@ -6,10 +6,19 @@ Knows nothing of what is tested. A case of its own for pytest costs more than mo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 
 EVERYTHING = os.environ.get("TRITIUM_TESTS") == "all"  # else a fixed part of the largest products, with every row
+
+
+def teams(batches: Sequence[int]) -> list[tuple[int, int]]:
+    """Return pairs of a batch and a number of threads: each of both, the largest batch once. TRITIUM_TESTS=all: each with each."""
+    threads = (1, 2, 3, 7)
+    if EVERYTHING:
+        return list(product(batches, threads))
+    return [(batches[0], 7), *((batch, threads[1 + i % 3]) for i, batch in enumerate(batches))]
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class Kernel(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """What native code, which reads it by place, needs to repeat a call that the library of a device carries out."""
+    """A call that the library of a device carries out, as native code, which reads it by place, repeats it."""
 
     fn: Callable[..., Any]  # values of the operands in, values of the results out
     storage: type  # of the results; derives from buffer.Held
@@ -55,7 +55,7 @@ class Replay(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """Where memory is and who computes on it. `Device("cuda", 1)` is looked up, and refused if absent, when it is used."""
+    """A place with memory and kernels. `Device("cuda", 1)` is looked up, and refused if absent, when it is used."""
 
     type: str
     index: int = 0
@@ -83,7 +83,7 @@ class Device:
 
 
 class Backend:
-    """What a device must give: memory, a way in and out, and kernels. The interface does not grow with ops.
+    """The interface of a device: memory, a way in and out, and kernels. It does not grow with ops.
 
     Subclass it, fill `kernels`, and call `register`. `tritium.testing.check_backend` tells whether it is right.
     """
@@ -107,7 +107,7 @@ class Backend:
         raise DeviceError(f"The backend of {self.device} does not say how to allocate memory.")
 
     def array(self, a: Array) -> Any:
-        """What this backend's kernels take for an array."""
+        """Return what this backend's kernels take for an array."""
         return a
 
     def run(self, kernel: Kernel, out: Any, ins: tuple[Array | None, ...], attrs: Mapping[str, Any]) -> None:
@@ -117,7 +117,7 @@ class Backend:
         kernel.fn(*arrays, out=target, **attrs)
 
     def replay(self, kernel: Kernel, out: Any, ins: Specs, attrs: Mapping[str, Any]) -> Replay | None:
-        """How native code repeats such a call where the device's own library carries it out; None: not at all."""
+        """Return what native code needs to repeat such a call by the device's own library; None: it cannot."""
         return None
 
     def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
@@ -134,7 +134,7 @@ class Backend:
         return partial(self.download, a)
 
     def tiling(self, t: DType) -> DType:
-        """Which packing of the same integers the product kernels of this device read fastest."""
+        """Return the packing of the same integers that the product kernels of this device read fastest."""
         return t
 
     def densest(self) -> DType:
@@ -142,7 +142,7 @@ class Backend:
         return tern2
 
     def first_illegal(self, a: Array) -> int:
-        """Where, counted row by row, the first code of a packed array that means nothing stands; -1: all are legal."""
+        """Return the index, counted row by row, of the first code of a packed array that means nothing; -1: all are legal."""
         return packed.first_illegal(packed.Packed(self.download(a), a.dtype, a.shape))
 
     def synchronize(self) -> None:
@@ -153,7 +153,7 @@ class Backend:
         self.synchronize()
 
     def memory_stats(self) -> dict[str, int] | None:
-        """What the device's own allocator tells: active, peak and cached bytes, and its limit; None: it has none."""
+        """Return the active, peak and cached bytes of the device's own allocator, and its limit; None: it has none."""
         return None
 
     def trim(self) -> int:
@@ -182,7 +182,7 @@ class Backend:
         return stop
 
     def refuses(self, body: Fragment) -> str | None:
-        """Why `body` would not gain by running as one call here; None: it is one pass over memory."""
+        """Return why `body` would not gain by running as one call here; None: it is one pass over memory."""
         return f"{self.device} has no kernel that runs several rows in one pass"
 
     def native_call(
@@ -192,7 +192,7 @@ class Backend:
         return f"{self.device} has no programs of native kernels"
 
     def overwrites(self, op: Op, attrs: Mapping[str, Any], index: int) -> bool:
-        """Whether the result of a row may be written exactly over that input."""
+        """Return True if the result of an op may be written exactly over that input."""
         return op.inplace and (index == 0 or op.kind is Kind.MAP)
 
     def describe(self) -> dict[str, str]:
@@ -221,7 +221,7 @@ class Backend:
         return True
 
     def retuned(self) -> None:
-        """What was tuned has changed: choose anew. Programs made before keep their kernels."""
+        """Choose kernels anew, after what was tuned has changed. Programs compiled before keep their kernels."""
         self._chosen.clear()
 
     def choose(
@@ -257,7 +257,7 @@ def _log_choice(
 
 
 class Absent(NamedTuple):
-    """Why a device is not here, and how to get it."""
+    """The reason for which a device is not here, and how to get it."""
 
     why: str
     remedy: str
@@ -269,7 +269,7 @@ class Entry:
 
     make: Callable[[Device], Backend]
     probe: Callable[[], int | tuple[str, ...] | Absent]  # how many of them there are, or their names, or why none
-    made: dict[int, Backend] = field(default_factory=dict)
+    backends: dict[int, Backend] = field(default_factory=dict)
 
 
 def _lazy(module: str, function: str = "make") -> Callable[[Device], Backend]:
@@ -280,18 +280,18 @@ def _lazy(module: str, function: str = "make") -> Callable[[Device], Backend]:
     return make
 
 
-def _asked(module: str, what: str) -> Callable[[], int | tuple[str, ...] | Absent]:
-    """A probe that is imported when it is asked."""
+def _lazy_probe(module: str, what: str) -> Callable[[], int | tuple[str, ...] | Absent]:
+    """Return a probe that is imported when it is called."""
     return lambda: getattr(importlib.import_module(module), what)()
 
 
 _PROBES = "tritium.backends.probes"
 _entries: dict[str, Entry] = {
     "cpu": Entry(_lazy("tritium.backends.cpu.device"), lambda: 1),
-    "mlx": Entry(_lazy(_PROBES, "make_mlx"), _asked(_PROBES, "mlx_units")),
-    "torch": Entry(_lazy(_PROBES, "make_torch"), _asked(_PROBES, "torch_units")),
-    "mps": Entry(_lazy(_PROBES, "make_torch"), _asked(_PROBES, "mps_units")),
-    "cuda": Entry(_lazy(_PROBES, "make_cuda"), _asked(_PROBES, "cuda_units")),
+    "mlx": Entry(_lazy(_PROBES, "make_mlx"), _lazy_probe(_PROBES, "mlx_units")),
+    "torch": Entry(_lazy(_PROBES, "make_torch"), _lazy_probe(_PROBES, "torch_units")),
+    "mps": Entry(_lazy(_PROBES, "make_torch"), _lazy_probe(_PROBES, "mps_units")),
+    "cuda": Entry(_lazy(_PROBES, "make_cuda"), _lazy_probe(_PROBES, "cuda_units")),
 }
 _BUILT_IN = frozenset(_entries)
 _ALIASES = {"gpu": ("cuda", "mlx:gpu", "mps"), "metal": ("mlx:gpu", "mps")}  # the first that is here
@@ -405,11 +405,11 @@ def forget() -> None:
 
 
 def retuned() -> None:
-    """What was tuned has changed: every backend reads it again, and remembered calls are dropped."""
+    """Let every backend read again what was tuned, after it has changed, and drop the remembered calls."""
     tuned.forget()
     for entry in _entries.values():
-        for made in entry.made.values():
-            made.retuned()
+        for backend in entry.backends.values():
+            backend.retuned()
     forget()
 
 
@@ -425,22 +425,22 @@ def device(given: str | Device | None = None) -> Device:
     return _find(given) if known is None else known
 
 
-def _find(given: str) -> Device:
-    name, _, unit = given.partition(":")
-    if given in _ALIASES:
-        return _first(given)
-    units = _units(name) if name in _entries else ()
+def _find(name: str) -> Device:
+    kind, _, unit = name.partition(":")
+    if name in _ALIASES:
+        return _first(name)
+    units = _units(kind) if kind in _entries else ()
     numbered = not isinstance(units, Absent) and all(u.isdigit() for u in units)
-    if name not in _entries or (unit and numbered and not unit.isdigit()):
-        raise DeviceError(f"{given!r} is not a device.{nearest(name, _entries)} Valid here: {', '.join(_entries)}.")
+    if kind not in _entries or (unit and numbered and not unit.isdigit()):
+        raise DeviceError(f"{name!r} is not a device.{nearest(kind, _entries)} Valid here: {', '.join(_entries)}.")
     if isinstance(units, Absent):
-        raise DeviceError(f"Device {given!r} is not available: {units.why}; {units.remedy}.")
+        raise DeviceError(f"Device {name!r} is not available: {units.why}; {units.remedy}.")
     if unit and unit not in units:
-        there = f"{len(units)} of {name!r}, numbered from 0" if numbered else " and ".join(f"{name}:{u}" for u in units)
-        raise DeviceError(f"Device {given!r} does not exist: there is {there}.")
+        there = f"{len(units)} of {kind!r}, numbered from 0" if numbered else " and ".join(f"{kind}:{u}" for u in units)
+        raise DeviceError(f"Device {name!r} does not exist: there is {there}.")
     index = units.index(unit) if unit else 0
-    made = Device(name, index, units[index], listed=True)
-    return _devices.setdefault(str(made), made)
+    device = Device(kind, index, units[index], listed=True)
+    return _devices.setdefault(str(device), device)
 
 
 def _units(name: str) -> tuple[str, ...] | Absent:
@@ -484,18 +484,18 @@ def is_device_name(word: str) -> bool:
     return kind in _entries or kind in _ALIASES
 
 
-def backend_of(given: Device) -> Backend:
-    entry = _entries.get(given.type)
+def backend_of(device: Device) -> Backend:
+    entry = _entries.get(device.type)
     if entry is None:
-        raise DeviceError(f"Device {given} was unregistered; move its tensors before that.")
-    if given.index not in entry.made:
-        entry.made[given.index] = _made(entry, given)
+        raise DeviceError(f"Device {device} was unregistered; move its tensors before that.")
+    if device.index not in entry.backends:
+        entry.backends[device.index] = _make_backend(entry, device)
         if (log := settings.listener()) is not None:
-            log.debug("backend of %s made", given)
-    return entry.made[given.index]
+            log.debug("backend of %s made", device)
+    return entry.backends[device.index]
 
 
-def _made(entry: Entry, device: Device) -> Backend:
+def _make_backend(entry: Entry, device: Device) -> Backend:
     """Return a new backend, checked; one that is refused is not kept."""
     try:
         backend = entry.make(device)
@@ -551,10 +551,10 @@ def default_device(*, size: _Count | Sequence[_Count] | None = None, op: str | N
     return _default(size if size is None or isinstance(size, int) else prod(size), op)
 
 
-def device_for(given: str | Device | None, elements: int) -> Device:
+def device_for(target: str | Device | None, elements: int) -> Device:
     """Return the device of a new tensor: the one meant, else the default one for so many elements."""
-    if given is not None:
-        return device(given)
+    if target is not None:
+        return device(target)
     return _for_size(elements) if _usual is None else _usual
 
 
@@ -563,10 +563,10 @@ _usual: Device | None = None  # the CPU, once nothing says otherwise for any siz
 
 def _for_size(elements: int) -> Device:
     global _usual
-    asked = AUTO if _auto else settings.device()
-    if asked == AUTO and not tuned.stored():
+    setting = AUTO if _auto else settings.device()
+    if setting == AUTO and not tuned.stored():
         _warn_unmeasured(settings.tuned())
-    if _set is None and asked in (None, AUTO) and not (tuned.stored() if asked else tuned.choices()):
+    if _set is None and setting in (None, AUTO) and not (tuned.stored() if setting else tuned.choices()):
         _usual = device("cpu")
         if native is not None:
             native.set_usual(True)
@@ -587,13 +587,13 @@ def _warn_unmeasured(level: str) -> None:
 def _default(elements: int | None, op: str | None) -> Choice:
     if _set is not None:
         return _set
-    asked = AUTO if _auto else settings.device()
-    if asked and asked != AUTO:
+    setting = AUTO if _auto else settings.device()
+    if setting and setting != AUTO:
         try:
-            return Choice(device(asked), f"TRITIUM_DEVICE={asked}")
+            return Choice(device(setting), f"TRITIUM_DEVICE={setting}")
         except DeviceError as error:
-            raise DeviceError(f"TRITIUM_DEVICE={asked}: {error}") from None
-    return _measured(elements, op, auto=asked == AUTO)
+            raise DeviceError(f"TRITIUM_DEVICE={setting}: {error}") from None
+    return _measured(elements, op, auto=setting == AUTO)
 
 
 def _measured(elements: int | None, op: str | None, *, auto: bool) -> Choice:
@@ -675,7 +675,7 @@ def present() -> list[Device]:
 
 @checked
 def devices() -> list[Found]:
-    """What is here with its facts, and what is not, why, and how to get it."""
+    """Return the devices that are here with their facts, and those that are not, why, and how to get them."""
     out = []
     for name in _entries:
         units = _units(name)

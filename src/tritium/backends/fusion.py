@@ -1,4 +1,4 @@
-"""What devices that compile a fragment share: why one does not fit, which ops round nothing, and a fragment cut at its product.
+"""Shared by devices that compile a fragment: why one does not fit, which ops round nothing, and a fragment cut at its product.
 
 Knows nothing of memory, nor of what any device makes of the parts.
 """
@@ -16,7 +16,7 @@ from tritium.op import Kind, Trait
 
 
 class UnfitError(TritiumError):
-    """Why a fragment does not become one kernel."""
+    """The reason for which a fragment does not become one kernel."""
 
 
 EXACT = frozenset(row.name for row in ops.rows_with(Trait.NO_ROUNDING))
@@ -38,7 +38,7 @@ class ProductParts(NamedTuple):
 
 
 def refusal(body: Fragment, core: Step) -> str | None:
-    """Why a product cannot have anything before or after it."""
+    """Return why a product cannot have anything before or after it; None: it can."""
     if any(i is not None and i >= len(body.inputs) for i in core.inputs[1:]):
         return "the right operand of the product is computed in the same body"
     if core.op is ops.quantized_matmul:
@@ -60,16 +60,16 @@ def is_const(body: Fragment, value: int) -> bool:
 
 def needed(body: Fragment, values: Iterable[int], stop: int) -> set[int]:
     """The values that make these, themselves included; what makes `stop` is not looked at."""
-    found: set[int] = set()
+    result: set[int] = set()
     left = list(values)
     while left:
         value = left.pop()
-        if value in found:
+        if value in result:
             continue
-        found.add(value)
+        result.add(value)
         if value != stop and value >= len(body.inputs):
             left += (i for i in body.steps[value - len(body.inputs)].inputs if i is not None)
-    return found
+    return result
 
 
 def part(body: Fragment, first: tuple[int, ...], inside: set[int], outputs: tuple[int, ...]) -> Fragment:
@@ -88,28 +88,30 @@ def product_parts(body: Fragment) -> ProductParts | str:
     products = [v for v, s in body.numbered() if s.op.kind is Kind.CONTRACT]
     if len(products) != 1:
         return f"it has {len(products)} products, not one"
-    at, n = products[0], len(body.inputs)
-    core = body.steps[at - n]
+    product, n = products[0], len(body.inputs)
+    core = body.steps[product - n]
     if refused := refusal(body, core):
         return refused
     x = core.inputs[0]
     assert x is not None
     earlier = needed(body, (x,), -1)
-    later = needed(body, body.outputs, at)
+    later = needed(body, body.outputs, product)
     if any(v >= n and v in later and not is_const(body, v) for v in earlier):
         return "what comes before the product is used after it too"
-    if any(body.steps[v - n].op.kind is not Kind.MAP for v in later if v >= n and v != at and not is_const(body, v)):
+    if any(
+        body.steps[v - n].op.kind is not Kind.MAP for v in later if v >= n and v != product and not is_const(body, v)
+    ):
         return "after the product come steps that are not element-wise"
-    if at not in later or any(body.spec(v).shape != core.spec.shape for v in body.outputs):
+    if product not in later or any(body.spec(v).shape != core.spec.shape for v in body.outputs):
         return "a result has not the shape of the product"
     before_inputs = tuple(sorted(v for v in earlier if v < n)) if x >= n else ()
     after_inputs = tuple(sorted(v for v in later if v < n))
-    trivial = body.outputs == (at,)
+    trivial = body.outputs == (product,)
     return ProductParts(
         core,
         (None if x >= n else x, *core.inputs[1:]),
         part(body, before_inputs, earlier, (x,)) if x >= n else None,
         before_inputs,
-        None if trivial else part(body, (at, *after_inputs), later, body.outputs),
+        None if trivial else part(body, (product, *after_inputs), later, body.outputs),
         after_inputs,
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, takewhile
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tritium import dtype as dt, ops
-from tritium.arguments import checked, checked_except
+from tritium.arguments import GENERATED, checked, checked_except
 from tritium.contract.lowering import Contraction, Operand, Order, Terms, count_text, lower, parse, sizes_of
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError, shown
 from tritium.fragment import Step
@@ -60,6 +60,11 @@ class Path:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "calls", tuple(_calls(self.steps, self.result, len(self.operands))))
+
+    @cached_property
+    def run(self) -> Callable[..., Tensor]:
+        """Return a function of the operands that makes the calls one after another; a loop over them takes twice as long."""
+        return _compile(self.calls, self.result, len(self.operands))
 
     @property
     def flops(self) -> int:
@@ -109,6 +114,25 @@ def _calls(steps: tuple[Step, ...], result: int, operands: int) -> Iterator[tupl
         yield s.op, s.inputs, args, by_name, tuple(v for v, use in last.items() if use == n)
 
 
+def _compile(calls: tuple[Any, ...], result: int, operands: int) -> Callable[..., Tensor]:
+    """Return the calls of a path as one function of its operands, none of which has a scale."""
+    names: dict[str, Any] = {"device_of": _device}
+
+    def named(value: Any) -> str:
+        names[name := f"c{len(names)}"] = value
+        return name
+
+    lines = [f"def run({', '.join(f'v{i}' for i in range(operands))}):"]
+    for n, (op, inputs, args, attrs, done) in enumerate(calls, operands):
+        parts = [*(f"v{i}" for i in inputs), *map(named, args), *(f"{k}={named(v)}" for k, v in attrs.items())]
+        parts += [] if inputs or attrs else ["device=device_of(v0)"]
+        lines.append(f" v{n} = {named(op)}({', '.join(parts)})")
+        lines += [f" v{i} = None" for i in done]
+    exec(compile("\n".join([*lines, f" return v{result}"]), GENERATED, "exec"), names)
+    run: Callable[..., Tensor] = names["run"]
+    return run
+
+
 # ---- the user's side
 
 
@@ -121,17 +145,16 @@ def einsum(spec: Any, *operands: Any, out: Tensor | None = None) -> Tensor:
     memory, which may be that of an operand.
     """
     if out is None and {*map(type, operands)} == {Tensor} and type(spec) is str:
-        key = (spec, *[(x.shape, x.strides, id(x.dtype)) for x in operands])
+        if len(operands) == 2:  # most calls, without a loop
+            x, y = operands
+            key: Any = (spec, x.shape, x.strides, id(x.dtype), y.shape, y.strides, id(y.dtype))
+        else:
+            key = (spec, *[(x.shape, x.strides, id(x.dtype)) for x in operands])
         path = _recent.get(key)
         if path is None:
             make_room(_recent, PATH_CACHE_SIZE)
             path = _recent[key] = plan(spec, _describe(spec, operands, VALUES)[0])
-        if len(path.calls) == 1 and path.result == len(operands):
-            op, inputs, args, attrs, _ = path.calls[0]
-            if inputs:
-                result: Tensor = op(*[operands[i] for i in inputs], *args, **attrs)
-                return result
-        return _run(path, list(operands), None)
+        return path.run(*operands)
     if not isinstance(spec, str):
         spec, operands = _to_text((spec, *operands))
     described, values = _describe(spec, operands, VALUES)

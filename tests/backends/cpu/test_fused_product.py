@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
+from at import teams
 from product_cases import BY_CODE, draw, layouts, packed
 from tritium import dtype as dt, ops
 from tritium.backends import fusion
@@ -178,15 +179,14 @@ def test_threads_do_not_change_the_bits(how: Any) -> None:
     core, w, s = layer(how, 700, 1100)
     before = tt.get_num_threads()
     try:
-        for m in (1, 3, 18, 70):
-            for threads in (1, 2, 7):
-                tt.set_num_threads(threads)
-                check(
-                    lambda x, g, w, s, r: tt.quantized_matmul(tt.rms_norm(x, g, eps=EPS), w, s, None) + r,
-                    *(normal(m, m, 1100), normal(5, 1100), w, s, normal(2, m, 700)),
-                    core=core,
-                    context=f"{threads} threads, batch {m}",
-                )
+        for m, threads in teams((1, 3, 18, 70)):
+            tt.set_num_threads(threads)
+            check(
+                lambda x, g, w, s, r: tt.quantized_matmul(tt.rms_norm(x, g, eps=EPS), w, s, None) + r,
+                *(normal(m, m, 1100), normal(5, 1100), w, s, normal(2, m, 700)),
+                core=core,
+                context=f"{threads} threads, batch {m}",
+            )
     finally:
         tt.set_num_threads(before)
 

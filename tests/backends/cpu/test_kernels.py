@@ -214,7 +214,19 @@ def test_clip_by_numbers_and_sign_as_numpy(seed: int, kind: str) -> None:
             assert np.isnan(tt.clip(x, float("nan"), 1.0).numpy()).all()
 
 
-ULPS = {"sin": 2, "cos": 2, "log2": 2, "log10": 2, "log1p": 2, "expm1": 2, "sinh": 3, "cosh": 2, "asinh": 2, "acosh": 3,
+@pytest.mark.parametrize("k", [2**53, 2**63, 2**64 - 1, 2**70, -(2**53), -(2**63) - 1, -(2**70)])
+def test_a_diagonal_outside_of_every_matrix_is_empty(k: int) -> None:
+    x = tt.ones((2, 3))
+    above, below = (x.tolist(), tt.zeros((2, 3)).tolist()) if k > 0 else (tt.zeros((2, 3)).tolist(), x.tolist())
+    for _ in range(2):  # as it is decided, and as it is remembered
+        assert not tt.eye(3, 4, k=k).any().item()
+        assert tt.tril(x, k=k).tolist() == above
+        assert tt.triu(x, k=k).tolist() == below
+    with pytest.raises(tt.errors.ArgumentError, match="is no diagonal"):
+        tt.triu(x, k=0.5)
+
+
+ULPS = {"log": 2, "sin": 2, "cos": 2, "log2": 2, "log10": 2, "log1p": 2, "expm1": 2, "sinh": 3, "cosh": 2, "asinh": 2, "acosh": 3,
         "atanh": 2, "tan": 3, "asin": 2, "acos": 2, "atan": 3}  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def test_searches_are_those_of_numpy(kind: Any, n: int, like: np.ndarray[Any, An
 
 
 @pytest.mark.skipif(native is None, reason="one thread sorts there")
-@pytest.mark.parametrize("kind", ["f4", "i8", "u1"])
+@pytest.mark.parametrize("kind", ["f4", "i8", "u1", "i2"])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_several_threads_sort_one_long_line_alike(kind: str, threads: int) -> None:
     a = drawn(kind, (300_001,), 3)
@@ -115,6 +115,22 @@ def test_lines_of_any_pattern_are_sorted(kind: str, n: int) -> None:
         a = values.astype(kind)
         np.testing.assert_array_equal(tt.sort(tt.asarray(a)).numpy(), np.sort(a))
         np.testing.assert_array_equal(tt.sort(tt.asarray(a), descending=True).numpy(), np.sort(a)[::-1])
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2", "f2"])
+@pytest.mark.parametrize("n", [41, 3000, 131_071, 140_001])
+def test_short_numbers_are_sorted_by_counting_where_there_are_many(kind: str, n: int) -> None:
+    a = (
+        np.random.default_rng(n)
+        .integers(0, 2**16, n)
+        .astype("u2")
+        .view("u1" if kind[1] == "1" else "u2")[:n]
+        .view(kind)
+    )
+    expected = np.sort(a)
+    np.testing.assert_array_equal(tt.sort(tt.tensor(a)).numpy(), expected)
+    if kind != "f2":  # of equal ones, -0 and NaN, the order stays
+        np.testing.assert_array_equal(tt.sort(tt.tensor(a), descending=True).numpy(), expected[::-1])
 
 
 @pytest.mark.skipif(native is None, reason="calls are replayed by native code")

@@ -419,7 +419,7 @@ def three_softmaxes(length: int) -> Fragment:
 def test_limits_of_rows_are_those_of_their_own_length() -> None:
     short = tape.listing(three_softmaxes(16))
     assert not isinstance(short, str)
-    most = MAX_KEPT_BYTES // sum(t.nbytes for t in short.kept)
+    most = MAX_KEPT_BYTES // sum(t.nbytes for t in short.row_dtypes)
     assert most & (most - 1)  # the next power of 2 is too long
     for length, fits in ((15, False), (most, True), (most + 1, False), (65537, False)):
         listing = tape.listing(three_softmaxes(length))

@@ -31,17 +31,17 @@ Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
 
 
 def on_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A NumPy kernel on our memory."""
+    """Return a NumPy kernel that runs on our memory."""
 
     def kernel(*ins: Array | None, out: Any, **attrs: Any) -> None:
-        made = tuple(seen(o) for o in out) if isinstance(out, tuple) else seen(out)
-        fn(*(None if x is None else seen(x) for x in ins), out=made, **attrs)
+        results = tuple(seen(o) for o in out) if isinstance(out, tuple) else seen(out)
+        fn(*(None if x is None else seen(x) for x in ins), out=results, **attrs)
 
     return kernel
 
 
-def takes(row: Op, kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
-    """A native kernel takes a call by the dtype of one input (or of the result) and by its name-like attributes."""
+def takes(row: Op, kernel: Any, variant: Mapping[str, Any]) -> Accepts:
+    """Return the predicate of a native kernel: it takes a call by the dtype of one input (or of the result) and by its variant."""
     codes = frozenset(kernel.dtypes)
 
     def accepts(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
@@ -53,7 +53,7 @@ def takes(row: Op, kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
         return (
             kind is not None
             and kind.code in codes
-            and all(attrs.get(k, row.defaults.get(k)) == v for k, v in wanted.items())
+            and all(attrs.get(k, row.defaults.get(k)) == v for k, v in variant.items())
         )
 
     return accepts
@@ -63,7 +63,7 @@ LONGEST_GROUP = 1 << 14  # columns that kernels on tiles add before they make fl
 
 
 def short_groups(accepts: Accepts) -> Accepts:
-    """Kernels on tiles take groups of any size up to the longest."""
+    """Return a predicate that also limits groups to the longest that kernels on tiles take."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
         w, group = specs[1], attrs.get("group", 0)
@@ -75,7 +75,7 @@ def short_groups(accepts: Accepts) -> Accepts:
 
 
 def with_axes(least: int, most: int, accepts: Accepts) -> Accepts:
-    """The native kernel takes tensors with so many axes."""
+    """Return a predicate that also limits the axes of the first operand."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
         return specs[0] is not None and least <= specs[0].ndim <= most and accepts(specs, attrs, layouts)
@@ -84,7 +84,7 @@ def with_axes(least: int, most: int, accepts: Accepts) -> Accepts:
 
 
 def of_integers(accepts: Accepts) -> Accepts:
-    """The native arange makes integers only of integers."""
+    """Return a predicate that also refuses integers made of floats, which the native arange does not make."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
         numbers = (0 if attrs["stop"] is None else attrs["start"], attrs["step"])
@@ -95,7 +95,7 @@ def of_integers(accepts: Accepts) -> Accepts:
 
 
 def whole_axes(accepts: Accepts) -> Accepts:
-    """The native kernels of indices take a key of whole axes and 'at'; other parts are views, taken beforehand."""
+    """Return a predicate that also needs a key of whole axes and 'at'; other parts are views, taken beforehand."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
         shape = () if specs[0] is None else specs[0].shape
@@ -108,7 +108,7 @@ def whole_axes(accepts: Accepts) -> Accepts:
 
 
 def few_shifts(accepts: Accepts) -> Accepts:
-    """The native roll moves along four axes at most, or, over all of them, by one shift."""
+    """Return a predicate that also limits roll to four axes or, over all of them, to one shift."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
         shift, axis = attrs["shift"], attrs["axis"]
@@ -120,13 +120,13 @@ def few_shifts(accepts: Accepts) -> Accepts:
 
 
 def check_codes(w: Array) -> None:
-    """Bytes from outside may be no codes: an error naming the first. Products trust their weights."""
+    """Raise for bytes from outside that are no codes, naming the first. Products trust their weights."""
     if w.dtype.is_ternary and native.first_illegal(w) >= 0:
         packed.decode(seen(w))  # raises
 
 
 def checked_repack(kernel: Any) -> Callable[..., Any]:
-    """Plain integers may be outside what a packed dtype holds, and bytes may be no codes: they are looked at first."""
+    """Return a repack kernel that first checks integers against the range of the packed dtype, and bytes for being codes."""
 
     def repack(w: Array, *, out: Array, dtype: DType) -> None:
         check_codes(w)
@@ -141,7 +141,7 @@ def checked_repack(kernel: Any) -> Callable[..., Any]:
 
 
 def runner(body: Fragment) -> Any:
-    """Who turns a body into a native call: it quantises and dequantises, it is made around a product, or it is a tape."""
+    """Return the module that makes a native call of a body: it quantises and dequantises, has a product, or is a tape."""
     if any(s.op is ops.dequantize for s in body.steps):
         return restored
     return fused_product if any(s.op.kind is Kind.CONTRACT for s in body.steps) else tape
@@ -149,9 +149,9 @@ def runner(body: Fragment) -> Any:
 
 @lru_cache(maxsize=1024)
 def fused_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
-    """The native kernel that runs a body in one pass, and its attributes; or why there is none."""
-    found: tuple[Any, dict[str, Any]] | str = runner(body).native_call(body)
-    return found
+    """Return the native kernel that runs a body in one pass, and its attributes; or why there is none."""
+    call: tuple[Any, dict[str, Any]] | str = runner(body).native_call(body)
+    return call
 
 
 @lru_cache(maxsize=4096)
@@ -160,9 +160,9 @@ def fused_overwrites(body: Fragment, index: int) -> bool:
 
 
 def run_fused(*ins: Array | None, out: Any, body: Fragment) -> None:
-    found = fused_call(body)
-    assert not isinstance(found, str)
-    kernel, attrs = found
+    call = fused_call(body)
+    assert not isinstance(call, str)
+    kernel, attrs = call
     kernel(*ins, out=out, **attrs)
 
 
@@ -193,7 +193,7 @@ VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
 
 
 def of_reals(accepts: Accepts) -> Accepts:
-    """The native full repeats a real number."""
+    """Return a predicate that also refuses complex numbers, which the native full does not repeat."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
         return not isinstance(attrs["fill_value"], complex) and accepts(specs, attrs, layouts)
@@ -215,7 +215,7 @@ AXES: dict[Op, tuple[int, int]] = {ops.dequantize: (2, 2), ops.quantize: (1, 5)}
 
 
 def kernel_lists() -> dict[Op, list[Kernel]]:
-    """For every row its kernels, best first."""
+    """Return the kernels of every op, best first."""
     out: dict[Op, list[Kernel]] = {}
     for row in OPS.values():
         listed = [] if native is None else list(_native(row))
@@ -227,14 +227,14 @@ def kernel_lists() -> dict[Op, list[Kernel]]:
 
 
 def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
-    """The native kernels of a row, best first; those of another instruction set where one is named."""
+    """Yield the native kernels of an op, best first; those of another instruction set where one is named."""
     if row is ops.fused:
         yield Kernel(native.isa_base(native.isa()), run_fused, is_one_pass)
         return
     names: list[tuple[str, dict[str, Any]]] = [(row.name, {}), *((f"{kind}_{row.name}", {}) for kind in SPECIAL_KINDS)]
-    for name, wanted in VARIANTS.get(row, names):
+    for name, variant in VARIANTS.get(row, names):
         for kernel in native.kernels(name, isa):
-            accepts = takes(row, kernel, wanted)
+            accepts = takes(row, kernel, variant)
             if row is ops.repack:
                 yield Kernel(kernel.isa, checked_repack(kernel), with_axes(2, 2, accepts))
             elif row in AXES:
@@ -248,7 +248,7 @@ def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
 
 
 def alternatives(row: Op, isa: str) -> list[Kernel]:
-    """The kernels of a row for another instruction set, if they give the same bits: only exact rows have any."""
+    """Return the kernels of an op for another instruction set, if they give the same bits: only exact ops have any."""
     if native is None or row.ulps or row is ops.fused or isa not in native.isas():
         return []
     return list(_native(row, isa))
@@ -258,13 +258,13 @@ TILINGS = {tern2: (tern2_r64, tern2_r16), tern5: (tern5_r80, tern2_r16), i8: (i8
 
 
 def _has_own_kernel(t: DType) -> bool:
-    """Whether a kernel made for such tiles is here; the plain kernel reads them too, but no faster."""
+    """Return True if there is a kernel for such tiles here; the plain kernel reads them too, but no faster."""
     tiled = [] if native is None else native.kernels("integer_matmul")
     return any(tern2_r64.code <= min(k.dtypes) and t.code in k.dtypes for k in tiled)
 
 
 def tilings(t: DType) -> dict[str, DType]:
-    """The packings of these integers that weights may wait in here, by name; the plain one last."""
+    """Return the packings of these integers that kernels here read, by name; the plain one last."""
     return {tiled.name: tiled for tiled in (*(x for x in TILINGS.get(t, ()) if _has_own_kernel(x)), t)}
 
 
@@ -272,13 +272,16 @@ STORAGES = {t.name: t for t in (tern2, tern5)}
 
 
 def shipped_storage() -> DType:
-    """Memory bounds a single token; AVX-512 has instructions to spare for the denser packing, others do not."""
+    """Return the packing of ternary weights that is used untuned.
+
+    Memory bounds a single token; AVX-512 has instructions to spare for the denser packing, others do not.
+    """
     wide = native is not None and native.isa() in ("avx512vnni", "amx")
     return tern5 if wide else tern2
 
 
 def _followed() -> Mapping[str, tuned.Choice]:
-    """What was tuned; nothing where TRITIUM_ISA says what to run."""
+    """Return the choices that were tuned; none where TRITIUM_ISA sets the kernels."""
     return {} if native is None or os.environ.get("TRITIUM_ISA") else tuned.choices()
 
 
@@ -291,13 +294,13 @@ class Cpu(Backend):
         super().__init__(device)
         if native is not None:
             load_blas()
-            if asked := native.isa_rejected():
+            if isa := native.isa_rejected():
                 known = ", ".join(native.isas())
-                settings.log.warning("TRITIUM_ISA=%s is not available here (%s); using %s", asked, known, native.isa())
-            threads_asked = os.environ.get("TRITIUM_NUM_THREADS", "1")
-            if not threads_asked.isdigit() or int(threads_asked) < 1:
+                settings.log.warning("TRITIUM_ISA=%s is not available here (%s); using %s", isa, known, native.isa())
+            threads = os.environ.get("TRITIUM_NUM_THREADS", "1")
+            if not threads.isdigit() or int(threads) < 1:
                 settings.log.warning(
-                    "TRITIUM_NUM_THREADS=%s is not a number of threads; using %d", threads_asked, usable_threads()
+                    "TRITIUM_NUM_THREADS=%s is not a number of threads; using %d", threads, usable_threads()
                 )
         self.kernels = kernel_lists()
         self._tuned = _followed()
@@ -313,10 +316,10 @@ class Cpu(Backend):
         return host(a)
 
     def listed(self, op: Op, specs: Specs) -> Sequence[Kernel]:
-        """The kernel that was tuned for such operands goes first. Asked once for each kind of call."""
+        """Return the kernels of an op, the one tuned for such operands first. Called once for each kind of call."""
         listed = self.kernels.get(op, ())
-        found = self._tuned.get(tuned.kernel_key(op.name, specs)) if self._tuned else None
-        return listed if found is None else [*alternatives(op, str(found.value)), *listed]
+        choice = self._tuned.get(tuned.kernel_key(op.name, specs)) if self._tuned else None
+        return listed if choice is None else [*alternatives(op, str(choice.value)), *listed]
 
     def chooses_by_shape(self, op: Op) -> bool:
         is_elementwise = op.kind is Kind.MAP and op.axes is Axes.EACH
@@ -328,25 +331,25 @@ class Cpu(Backend):
         fused_call.cache_clear()
 
     def tiling(self, t: DType) -> DType:
-        """Which packing of these integers the product kernels here read fastest."""
+        """Return the packing of these integers that the product kernels here read fastest."""
         if native is None:
             return t
-        found = self._tuned.get(f"tiling/{t.name}")
-        if found is not None and (liked := tilings(t).get(str(found.value))) is not None:
-            return liked
+        choice = self._tuned.get(f"tiling/{t.name}")
+        if choice is not None and (packing := tilings(t).get(str(choice.value))) is not None:
+            return packing
         return next((tiled for tiled in TILINGS.get(t, ()) if _has_own_kernel(tiled)), t)
 
     def densest(self) -> DType:
-        found = self._tuned.get("storage")
-        return STORAGES.get(str(found.value), shipped_storage()) if found is not None else shipped_storage()
+        choice = self._tuned.get("storage")
+        return STORAGES.get(str(choice.value), shipped_storage()) if choice is not None else shipped_storage()
 
     def first_illegal(self, a: Array) -> int:
         plain = native is None or a.ndim != 2
         return super().first_illegal(a) if plain else int(native.first_illegal(a))
 
     def refuses(self, body: Fragment) -> str | None:
-        found = fused_call(body) if native is not None else super().refuses(body)
-        return found if isinstance(found, str) else None
+        outcome = fused_call(body) if native is not None else super().refuses(body)
+        return outcome if isinstance(outcome, str) else None
 
     def overwrites(self, op: Op, attrs: Mapping[str, Any], index: int) -> bool:
         return fused_overwrites(attrs["body"], index) if op is ops.fused else super().overwrites(op, attrs, index)
@@ -360,8 +363,8 @@ class Cpu(Backend):
             return fused_call(attrs["body"])
         kernel = self.choose(op, specs, attrs, layouts)
         if kernel is None or not isinstance(kernel.fn, native.Kernel):
-            given = ", ".join(str(s) for s in specs if s is not None)
-            return f"{op.name} of {given or 'nothing'} has no kernel that runs without Python"
+            operands = ", ".join(str(s) for s in specs if s is not None)
+            return f"{op.name} of {operands or 'nothing'} has no kernel that runs without Python"
         return kernel.fn, dict(attrs)
 
     def describe(self) -> dict[str, str]:
@@ -395,10 +398,10 @@ def make(device: Device) -> Backend:
 
 def load_blas() -> None:
     """Give the native kernels the C BLAS of the scipy-openblas32 wheel; macOS has Accelerate linked."""
-    found = importlib.util.find_spec("scipy_openblas32")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("scipy_openblas32")
+    if spec is None or spec.origin is None:
         return
-    folder = Path(found.origin).parent / "lib"
+    folder = Path(spec.origin).parent / "lib"
     for library in sorted(folder.glob("libscipy_openblas*")):
         if native.blas_load(str(library)):
             return

@@ -20,7 +20,7 @@ MAX_BEFORE = 1 << 16  # elements of a row, once for each map before the product,
 
 
 def unshared(before: Fragment) -> str | None:
-    """Why maps do not gain as part of the product, where one thread makes a row: a call of their own is shared among all."""
+    """Return why maps do not gain as part of the product, where one thread computes a row and all share a call of their own."""
     maps = [s for s in before.steps if s.op.kind is Kind.MAP]
     if slow := [s.op.name for s in maps if s.op not in ARITHMETIC]:
         return f"{slow[0]} before a product is more than arithmetic, which threads share as a call of its own"
@@ -31,7 +31,7 @@ def unshared(before: Fragment) -> str | None:
 
 
 def core_kernel(body: Fragment, core: Step) -> Any:
-    """The native kernel that would run the product by itself, or why there is none."""
+    """Return the native kernel that would run the product by itself, or why there is none."""
     specs = tuple(None if i is None else body.spec(i) for i in core.inputs)
     chosen = device("cpu").backend.choose(core.op, specs, dict(core.attrs), (None,) * len(specs))
     if native is None or chosen is None or not isinstance(chosen.fn, native.Kernel):
@@ -40,13 +40,13 @@ def core_kernel(body: Fragment, core: Step) -> Any:
 
 
 def fused(body: Fragment, cut: ProductParts, core: Any) -> Any:
-    """The native object that runs a body with this kernel for its product, or why it cannot be."""
+    """Return the native object that runs a body with this kernel for its product, or why there is none."""
     taped: list[Any] = []
     for fragment, inputs in ((cut.before, cut.before_inputs), (cut.after, cut.after_inputs)):
-        made = None if fragment is None else tape.tape_of(fragment)
-        if isinstance(made, str):
-            return made
-        taped.append(None if fragment is None else (made, inputs))
+        native_tape = None if fragment is None else tape.tape_of(fragment)
+        if isinstance(native_tape, str):
+            return native_tape
+        taped.append(None if fragment is None else (native_tape, inputs))
     x = body.spec(cut.core.inputs[0])  # type: ignore[arg-type]
     operands = tuple(-1 if i is None else i for i in cut.operands)
     sums = cut.core.op is ops.matmul
@@ -57,7 +57,7 @@ def fused(body: Fragment, cut: ProductParts, core: Any) -> Any:
 
 
 def native_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
-    """The native kernel of a body and its attributes, or why there is none."""
+    """Return the native kernel of a body and its attributes, or why there is none."""
     if native is None:
         return "there is no native library"
     if len(body.inputs) > native.MAX_INPUTS:
@@ -68,12 +68,12 @@ def native_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
     if cut.before is not None and (refused := unshared(cut.before)):
         return refused
     core = core_kernel(body, cut.core)
-    made = core if isinstance(core, str) else fused(body, cut, core)
-    return made if isinstance(made, str) else (native.kernel("fused_product"), {"product": made})
+    product = core if isinstance(core, str) else fused(body, cut, core)
+    return product if isinstance(product, str) else (native.kernel("fused_product"), {"product": product})
 
 
 def overwrites(body: Fragment, i: int) -> bool:
-    """Whether the first result may be written exactly over input i: the product reads it nowhere else."""
+    """Return True if the first result may be written exactly over input i: the product reads it nowhere else."""
     cut = product_parts(body)
     if isinstance(cut, str) or cut.after is None or cut.core.op is not ops.quantized_matmul:
         return False

@@ -67,15 +67,15 @@ def general(body: Fragment) -> Fragment:
 
 
 def listing(body: Fragment) -> Listing | str:
-    """The parts of a tape, or why there is none."""
-    made = _listing(general(body))
-    return _listing(body) if isinstance(made, str) else made  # a reason names the body's own sizes
+    """Return the parts of a tape, or why there is none."""
+    program = _listing(general(body))
+    return _listing(body) if isinstance(program, str) else program  # a reason names the body's own sizes
 
 
 def tape_of(body: Fragment) -> Any:
-    """A native.Tape, or a string: why there is none."""
-    made = _tape_of(general(body))
-    return _tape_of(body) if isinstance(made, str) else made
+    """Return a native.Tape, or why there is none."""
+    tape = _tape_of(general(body))
+    return _tape_of(body) if isinstance(tape, str) else tape
 
 
 @lru_cache(maxsize=KEPT)
@@ -91,36 +91,43 @@ def _listing(body: Fragment) -> Listing | str:
 
 @lru_cache(maxsize=KEPT)
 def _tape_of(body: Fragment) -> Any:
-    made = _listing(body)
-    if isinstance(made, str):
-        return made
+    program = _listing(body)
+    if isinstance(program, str):
+        return program
     if native is None:
         return "there is no native library"
-    operands = [(int(Place.SCRATCH), 0, made.lane.code, 0)]
-    operands += [(int(Place.INPUT), int(reach), t.code, 0) for t, reach in made.inputs]
-    operands += [(int(Place.OUTPUT), int(reach), t.code, 0) for t, reach in made.outputs]
-    operands += [(int(Place.CONSTANT), 0, made.lane.code, bits) for bits in made.constants]
-    operands += [(int(Place.SLOT), 0, made.lane.code, 0)] * made.slots
-    operands += [(int(Place.ROW), 0, t.code, 0) for t in made.kept]
+    operands = [(int(Place.SCRATCH), 0, program.lane.code, 0)]
+    operands += [(int(Place.INPUT), int(reach), t.code, 0) for t, reach in program.inputs]
+    operands += [(int(Place.OUTPUT), int(reach), t.code, 0) for t, reach in program.outputs]
+    operands += [(int(Place.CONSTANT), 0, program.lane.code, bits) for bits in program.constants]
+    operands += [(int(Place.SLOT), 0, program.lane.code, 0)] * program.slots
+    operands += [(int(Place.ROW), 0, t.code, 0) for t in program.row_dtypes]
     if len(operands) > 128:
         return f"it has {len(operands)} operands"
     try:
-        return native.Tape(made.lane.code, made.rows, operands, *_numbered(made))
+        return native.Tape(program.lane.code, program.rows, operands, *_numbered(program))
     except ValueError as why:
         return str(why)
 
 
-def _numbered(made: Listing) -> tuple[list[Any], list[Any]]:
-    """Instructions and parts as native code reads them: operands by number, stretches by their first instruction."""
-    sizes = (1, len(made.inputs), len(made.outputs), len(made.constants), made.slots, len(made.kept))
+def _numbered(program: Listing) -> tuple[list[Any], list[Any]]:
+    """Return instructions and parts as native code reads them: operands by number, stretches by their first instruction."""
+    sizes = (
+        1,
+        len(program.inputs),
+        len(program.outputs),
+        len(program.constants),
+        program.slots,
+        len(program.row_dtypes),
+    )
 
     def number(o: Operand | None) -> int:
         return -1 if o is None else sum(sizes[: o.place]) + o.number
 
     instructions: list[Any] = []
     parts: list[Any] = []
-    for part in made.parts:
-        w = part.whole or Whole("", (), (), made.lane, 0.0)
+    for part in program.parts:
+        w = part.whole or Whole("", (), (), program.lane, 0.0)
         operands = [number(o) for o in w.args] + [-1] * (3 - len(w.args))
         operands += [number(o) for o in w.results] + [-1] * (3 - len(w.results))
         parts.append(
@@ -131,20 +138,20 @@ def _numbered(made: Listing) -> tuple[list[Any], list[Any]]:
 
 
 def native_call(body: Fragment, isa: str | None = None) -> Any:
-    """(kernel, attributes) for kernel(*inputs, out=…, **attributes), or a string: why there is none."""
+    """Return (kernel, attributes) for kernel(*inputs, out=…, **attributes), or why there is none."""
     tape = tape_of(body)
     return tape if isinstance(tape, str) else (native.kernel("fused", isa), {"tape": tape})
 
 
 def overwrites(body: Fragment, i: int) -> bool:
-    """Whether result 0 may be written exactly over input i: nothing reads it after its place was written."""
-    made, out = listing(body), body.spec(body.outputs[0])
-    if isinstance(made, str) or body.inputs[i].shape != out.shape or body.inputs[i].dtype.nbytes != out.dtype.nbytes:
+    """Return True if result 0 may be written exactly over input i: nothing reads it after its place was written."""
+    program, out = listing(body), body.spec(body.outputs[0])
+    if isinstance(program, str) or body.inputs[i].shape != out.shape or body.inputs[i].dtype.nbytes != out.dtype.nbytes:
         return False
-    if (made.inputs[i][1], made.outputs[0][1]) != (Reach.FULL, Reach.FULL):
+    if (program.inputs[i][1], program.outputs[0][1]) != (Reach.FULL, Reach.FULL):
         return False
     source, target, written = Operand(Place.INPUT, i), Operand(Place.OUTPUT, 0), False
-    for part in made.parts:
+    for part in program.parts:
         if part.whole:
             if written and source in part.whole.args:
                 return False

@@ -18,7 +18,7 @@ from tritium.op import Trait
 
 
 class Place(IntEnum):
-    """Where an operand lives, in the order of a tape's operands."""
+    """Kinds of memory of an operand, in the order of a tape's operands."""
 
     SCRATCH, INPUT, OUTPUT, CONSTANT, SLOT, ROW = range(6)
 
@@ -48,7 +48,7 @@ class Instruction(NamedTuple):
 
 
 class Code(NamedTuple):
-    """What a step is for the machine: instructions that leave it in the accumulator, given its arguments' values."""
+    """A step as the machine runs it: instructions that leave it in the accumulator, given its arguments' values."""
 
     name: str
     dtype: DType  # of the lanes it computes on
@@ -69,12 +69,12 @@ EXACT_INTEGERS = frozenset(row.name for row in ops.rows_with(Trait.NO_WRAP))
 
 
 def lane_of(t: DType) -> DType:
-    """The dtype of the lanes in which elements of a dtype are computed."""
+    """Return the dtype of the lanes in which elements of a dtype are computed."""
     return {f16: f32, bf16: f32, i8: i32}.get(t, t)
 
 
 def rounding(name: str, t: DType) -> tuple[Instruction, ...]:
-    """What makes a result in lanes one of its dtype."""
+    """Return the instructions that round a result in lanes to its dtype."""
     if t in HALVES and name not in EXACT:
         return (Instruction(f"to_{t}", f32),)
     if t is i8 and name not in EXACT_INTEGERS:
@@ -83,7 +83,7 @@ def rounding(name: str, t: DType) -> tuple[Instruction, ...]:
 
 
 def cast(a: DType, b: DType) -> tuple[Instruction, ...]:
-    """The change from one dtype to another, on lanes."""
+    """Return the instructions that change one dtype to another, on lanes."""
     x, y = lane_of(a), lane_of(b)
     if {x, y} - {f32, i32, bool_, f64} or (f64 in (x, y) and {x, y} - {f64, bool_}):
         raise UnfitError(f"astype from {a} to {b} has no instruction")
@@ -117,9 +117,9 @@ class Stretch:
                 self.uses[a] = self.uses.get(a, 0) + 1
 
     def run(self, stores: Mapping[int, Iterable[tuple[Operand, DType]]]) -> list[Instruction]:
-        """The code that makes all values asked for and stores them; values of several uses are made once."""
-        wanted = {v for v in stores if v not in self.codes}  # copied from one place to another
-        for v in sorted({*self.codes, *wanted, *(a for a in self.uses if self._converted(a) and self.uses[a] > 1)}):
+        """Return the code that computes and stores all values of `stores`; values of several uses are computed once."""
+        copies = {v for v in stores if v not in self.codes}  # copied from one place to another
+        for v in sorted({*self.codes, *copies, *(a for a in self.uses if self._converted(a) and self.uses[a] > 1)}):
             if v in stores or self.uses.get(v, 0) > 1:
                 self.evaluate(v)
                 for to, t in stores.get(v, ()):
@@ -141,7 +141,7 @@ class Stretch:
         self.emit(Instruction("store", self.lane, False, self.slots[v]))
 
     def memory(self, v: int) -> Operand | None:
-        """Where an instruction can read the lanes of v; None: nowhere yet."""
+        """Return the operand from which an instruction can read the lanes of v; None: there is none yet."""
         if v in self.slots:
             return self.slots[v]
         if v in self.codes:
@@ -153,9 +153,9 @@ class Stretch:
         """Bring v into the accumulator."""
         if self.acc == v:
             return
-        found = self.memory(v)
-        if found is not None:
-            self.emit(Instruction("load", self.lane, False, found))
+        operand = self.memory(v)
+        if operand is not None:
+            self.emit(Instruction("load", self.lane, False, operand))
         elif v in self.codes:
             self._compute(self.codes[v])
         else:
@@ -164,7 +164,7 @@ class Stretch:
         self.acc = v
 
     def weight(self, v: int) -> int:
-        """How many instructions v takes, roughly."""
+        """Return roughly how many instructions v takes."""
         return 0 if self.memory(v) is not None or v not in self.codes else 1 + sum(map(self.weight, self.codes[v].args))
 
     def _compute(self, code: Code) -> None:
@@ -181,14 +181,14 @@ class Stretch:
             self.emit(instruction)
 
     def _spill(self, args: tuple[int, ...], in_acc: int) -> None:
-        """All arguments but one in memory; the heaviest first, so that fewer slots are alive at once."""
+        """Bring all arguments but one into memory, the heaviest first, so that fewer slots are alive at once."""
         for a in sorted({*args} - {in_acc}, key=self.weight, reverse=True):
             if self.memory(a) is None:
                 self.evaluate(a)
                 self.keep(a)
 
     def _last(self, args: tuple[int, ...], allowed: tuple[int, ...]) -> int:
-        """Which argument stays in the accumulator: what is there, else one not in memory, else the first."""
+        """Return the argument that stays in the accumulator: what is there, else one not in memory, else the first."""
         choice = [args[i] for i in allowed]
         if self.acc in choice and all(self.memory(a) is not None for a in args if a != self.acc):
             assert self.acc is not None
@@ -207,7 +207,7 @@ class Stretch:
         self.emit(Instruction(code.name, code.dtype, back, self.memory(a if back else b)))
 
     def _ternary(self, code: Code) -> None:
-        """clip holds its first argument in the accumulator, where any of its three."""
+        """Compute an op of three arguments: clip holds its first in the accumulator, where any of them."""
         a, b, c = code.args
         if len({a, b, c}) < 3:
             self._spill(code.args, -1)
@@ -222,28 +222,28 @@ class Stretch:
 
 
 def _temporary(o: Operand | None) -> bool:
-    """Temporaries of a stretch are numbered below zero; other slots belong to someone else."""
+    """Return True for a temporary of a stretch, which is numbered below zero; other slots are permanent."""
     return o is not None and o.place is Place.SLOT and o.number < 0
 
 
 def settle(code: list[Instruction]) -> list[Instruction]:
-    """Without stores that nobody reads, slots shared by temporaries that are never alive together."""
+    """Return code without stores that nobody reads, slots shared by temporaries that are never alive together."""
     last: dict[Operand | None, int] = {}
     for i, one in enumerate(code):
         if one.name != "store":
             last |= {o: i for o in (one.x, one.y) if _temporary(o)}
-    kept: list[Instruction] = []
+    instructions: list[Instruction] = []
     home: dict[Operand | None, Operand] = {}
     free: list[Operand] = []
-    made = 0
+    slot_count = 0
     for i, one in enumerate(code):
         if one.name == "store" and _temporary(one.x):
             if one.x not in last:
                 continue
             if not free:
-                made += 1
-                free.append(Operand(Place.SLOT, -made))
+                slot_count += 1
+                free.append(Operand(Place.SLOT, -slot_count))
             home[one.x] = free.pop()
-        kept.append(one._replace(x=home.get(one.x, one.x), y=home.get(one.y, one.y)))
+        instructions.append(one._replace(x=home.get(one.x, one.x), y=home.get(one.y, one.y)))
         free += [home[o] for o in {one.x, one.y} if _temporary(o) and last.get(o) == i]
-    return kept
+    return instructions

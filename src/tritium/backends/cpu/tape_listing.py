@@ -35,7 +35,7 @@ Stores = dict[int, list[tuple[Operand, DType]]]  # where values go, and in which
 
 
 class Reach(IntEnum):
-    """What a row sees of a value: a row of its own, one element, one element of a tensor without the last axis."""
+    """The part of a value that a row reads: a row of its own, one element, one element of a tensor without the last axis."""
 
     FULL, ONE, LEAD = range(3)
 
@@ -70,7 +70,7 @@ class Listing(NamedTuple):
     outputs: tuple[tuple[DType, Reach], ...]
     constants: tuple[int, ...]  # bits of a lane
     slots: int
-    kept: tuple[DType, ...]  # rows between parts
+    row_dtypes: tuple[DType, ...]  # of the rows between parts
     parts: tuple[Part, ...]
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Listing(NamedTuple):
 
 
 def lane_for(body: Fragment) -> DType:
-    """The dtype of all lanes, or why there is none."""
+    """Return the dtype of all lanes; raise where there is none."""
     kinds = {s.dtype for s in body.inputs}
     for step in body.steps:
         kinds |= {s.dtype for s in outputs(step.spec)}
@@ -93,7 +93,7 @@ def lane_for(body: Fragment) -> DType:
 
 
 def code_of(step: Step, body: Fragment, args: tuple[int, ...]) -> Code:
-    """What an elementwise step is for the machine. `args` are its inputs without views and what was not given."""
+    """Return an elementwise step as the machine runs it. `args` are its inputs without views and those left out."""
     name, attrs = step.op.name, dict(step.attrs)
     kinds = [body.spec(i).dtype for i in step.inputs if i is not None]
     t = kinds[1] if name == "where" else kinds[0]
@@ -119,7 +119,7 @@ class Writer:
         self.same: dict[int, int] = {}  # views and casts that change nothing stand for what they look at
         self.leaves: dict[int, Leaf] = {}  # values that are in memory
         self.constants: dict[int, Operand] = {}
-        self.slots, self.kept = 0, list[DType]()
+        self.slots, self.row_dtypes = 0, list[DType]()
         self.codes: dict[int, Code] = {}
         if len(body.steps) > MAX_STEPS:
             raise UnfitError(f"it has {len(body.steps)} steps; at most {MAX_STEPS} become a tape")
@@ -127,7 +127,7 @@ class Writer:
             self.leaves[v] = Leaf(Operand(Place.INPUT, v), spec.dtype, self.bare(spec.dtype))
 
     def bare(self, t: DType) -> bool:
-        """Whether memory of a dtype holds lanes."""
+        """Return True if memory of a dtype holds lanes."""
         return t is self.lane or (t is i32 and self.lane is f32)
 
     def step(self, v: int) -> Step:
@@ -140,7 +140,7 @@ class Writer:
         return tuple(self.known(i) for i in step.inputs if i is not None)
 
     def write(self, v: int, code: Code) -> None:
-        """v is made by code; where there is nothing to do it is its argument."""
+        """Set the code that computes v; where there is nothing to do, v is its argument."""
         if code.direct or code.after:
             self.codes[v] = code
         else:
@@ -150,10 +150,10 @@ class Writer:
         x: Any = constant(dict(step.attrs)["value"], step.spec)
         wide = np.dtype("i8" if self.lane is f64 else "i4")
         if step.spec.dtype.is_float:
-            made = np.asarray(x, self.lane.numpy)
+            number = np.asarray(x, self.lane.numpy)
         else:
-            made = np.asarray(-int(x) if step.spec.dtype is bool_ else int(x), wide)
-        bits = int(made.view(f"u{wide.itemsize}")[()])
+            number = np.asarray(-int(x) if step.spec.dtype is bool_ else int(x), wide)
+        bits = int(number.view(f"u{wide.itemsize}")[()])
         operand = self.constants.setdefault(bits, Operand(Place.CONSTANT, len(self.constants)))
         return Leaf(operand, step.spec.dtype, True)
 
@@ -162,11 +162,11 @@ class Writer:
         return Operand(Place.SLOT, self.slots - 1)
 
     def row(self, t: DType) -> Operand:
-        self.kept.append(t)
-        return Operand(Place.ROW, len(self.kept) - 1)
+        self.row_dtypes.append(t)
+        return Operand(Place.ROW, len(self.row_dtypes) - 1)
 
     def stretch(self, values: list[int], stores: Stores) -> tuple[Instruction, ...]:
-        """Code for these values. Its temporaries follow the slots that are taken for good."""
+        """Return code for these values. Its temporaries follow the permanent slots."""
         codes = {v: self.codes[v] for v in values}
         return tuple(Stretch(codes, self.leaves.__getitem__, self.lane).run(stores))
 
@@ -176,17 +176,17 @@ class Writer:
         slots = temporary + max((_slots(p.code, temporary) for p in parts), default=0)
         ins = tuple((s.dtype, reach.get(v, Reach.FULL)) for v, s in enumerate(self.body.inputs))
         outs = tuple((self.body.spec(v).dtype, reach.get(v, Reach.FULL)) for v in self.body.outputs)
-        return Listing(self.lane, rows, ins, outs, tuple(self.constants), slots, tuple(self.kept), tuple(parts))
+        return Listing(self.lane, rows, ins, outs, tuple(self.constants), slots, tuple(self.row_dtypes), tuple(parts))
 
 
 def _moved(i: Instruction, by: int) -> Instruction:
-    """Temporaries of a stretch are numbered below zero until the others are counted."""
+    """Return an instruction with its temporaries numbered after the others; until then they are below zero."""
     x, y = (
         o._replace(number=by - 1 - o.number) if o and o.place is Place.SLOT and o.number < 0 else o for o in (i.x, i.y)
     )
     return i._replace(x=x, y=y)
 
 
-def _slots(code: tuple[Instruction, ...], taken: int) -> int:
+def _slots(code: tuple[Instruction, ...], permanent: int) -> int:
     used = [o.number for i in code for o in (i.x, i.y) if o and o.place is Place.SLOT]
-    return max((u + 1 - taken for u in used), default=0)
+    return max((u + 1 - permanent for u in used), default=0)

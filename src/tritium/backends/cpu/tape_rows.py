@@ -28,7 +28,7 @@ QUANTIZED = (i8, f32, i32)  # the results of quantize_activations
 
 
 class Rows:
-    """What every value of a fragment of rows is, and in which stage it is made."""
+    """The values of a fragment of rows: the part of each that a row reads, and the stage that computes it."""
 
     def __init__(self, body: Fragment) -> None:
         self.body, self.writer = body, Writer(body)
@@ -75,10 +75,10 @@ class Rows:
             raise UnfitError(f"{step.op.name} is neither elementwise nor a function of rows")
 
     def _argument(self, i: int, to: Reach) -> None:
-        """An argument fits the step that reads it; an input is what it is read as."""
+        """Raise unless an argument fits the step that reads it; note how an input is read."""
         if i < self.writer.n:
-            found = self._seen(self.body.inputs[i].shape, to)
-            if self.reach.setdefault(i, found) is not found:
+            reach = self._seen(self.body.inputs[i].shape, to)
+            if self.reach.setdefault(i, reach) is not reach:
                 raise UnfitError(f"input {i} is read in two ways")
         if i not in self.reach:
             return  # a constant
@@ -91,18 +91,18 @@ class Rows:
         return i < self.writer.n and prod(self.body.inputs[i].shape) == 1
 
     def _seen(self, shape: tuple[int, ...], to: Reach) -> Reach:
-        """How an input of a shape is read by a step."""
+        """Return the part of an input of a shape that a row of a step reads."""
         if prod(shape) == 1:
             return Reach.ONE
-        found = Reach.LEAD if to is Reach.LEAD else Reach.ONE if shape[-1] == 1 else Reach.FULL
-        wide = next(s for s, reach in self.shapes.items() if reach is found)
+        extent = Reach.LEAD if to is Reach.LEAD else Reach.ONE if shape[-1] == 1 else Reach.FULL
+        wide = next(s for s, reach in self.shapes.items() if reach is extent)
         tail = wide[len(wide) - len(shape) :]
         if len(shape) > len(wide) or any(a not in (1, b) for a, b in zip(shape, tail, strict=True)):
             raise UnfitError(f"an input of the shape {shape} does not fit rows of {self.shape}")
-        return found
+        return extent
 
     def _look(self, v: int, step: Step) -> None:
-        """A view adds or drops the last axis of numbers of rows."""
+        """Take a view for its source: it adds or drops the last axis of numbers of rows; raise for any other."""
         source = step.inputs[0] or 0
         self._result(v, step.spec)
         if source < self.writer.n or self.is_full(source) or self.is_full(v):
@@ -111,8 +111,12 @@ class Rows:
 
     def _whole(self, v: int, step: Step) -> None:
         name, attrs, x = step.op.name, dict(step.attrs), self.body.spec(step.inputs[0] or 0)
-        given = [i for i in step.inputs if i is not None]
-        if x.shape != self.shape or not x.dtype.is_float or any(self.body.spec(i).dtype is not x.dtype for i in given):
+        operands = [i for i in step.inputs if i is not None]
+        if (
+            x.shape != self.shape
+            or not x.dtype.is_float
+            or any(self.body.spec(i).dtype is not x.dtype for i in operands)
+        ):
             raise UnfitError(f"{name} of {x} among rows of {self.shape}")
         axis = attrs.get("axis", -1)
         if axis is None or axes_of(axis, x.ndim, name) != (x.ndim - 1,):
@@ -121,7 +125,7 @@ class Rows:
             step.op is ops.quantize_activations and x.dtype is f64
         ):
             raise UnfitError(f"{name} of {x.dtype} has no function of rows")
-        for i in given:
+        for i in operands:
             self._argument(i, Reach.FULL)
             if not self.is_full(i):
                 raise UnfitError(f"{name} reads numbers that are repeated along a row")
@@ -129,12 +133,12 @@ class Rows:
             self._result(v, step.spec)
 
     def ready(self, v: int) -> int:
-        """The first stage whose stretches can read v."""
-        made = v >= self.writer.n and self.writer.step(v).op in WHOLE
-        return self.stage.get(v, 0) + made
+        """Return the first stage whose stretches can read v."""
+        is_whole = v >= self.writer.n and self.writer.step(v).op in WHOLE
+        return self.stage.get(v, 0) + is_whole
 
     def _place(self) -> None:
-        """Stages grow along the steps; a value that is used late is made late, so that less is kept."""
+        """Set the stage of every value: they grow along the steps, and a value used late is computed late, so that less is kept."""
         w = self.writer
         users: dict[int, list[int]] = {}
         for v, step in self.body.numbered():
@@ -143,9 +147,9 @@ class Rows:
             self.stage[v] = max((self.ready(a) for a in w.args(step)), default=0)
             for a in w.args(step):
                 users.setdefault(a, []).append(v)
-        given = {w.known(v) for v in self.body.outputs}
+        results = {w.known(v) for v in self.body.outputs}
         for v in sorted(w.codes, reverse=True):
-            if v not in given and v in users:
+            if v not in results and v in users:
                 self.stage[v] = max(self.stage[v], min(self.stage[u] for u in users[v]))
 
 
@@ -154,7 +158,7 @@ class RowParts:
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.writer, self.body = rows, rows.writer, rows.body
-        self.made: list[Part] = []
+        self.parts: list[Part] = []
         self.lanes: dict[int, Operand] = {}  # rows of narrower elements, converted for functions of whole rows
         self.copies: dict[int, Stores] = {}  # by stage: what a stretch only passes on
         self.outputs: Stores = {}
@@ -167,7 +171,7 @@ class RowParts:
         self._keep()
         for stage in range(max(rows.stage.values()) + 2):
             self._stage(stage)
-        if sum(t.nbytes for t in self.writer.kept) * rows.shape[-1] > MAX_KEPT_BYTES:
+        if sum(t.nbytes for t in self.writer.row_dtypes) * rows.shape[-1] > MAX_KEPT_BYTES:
             raise UnfitError(f"rows of {rows.shape[-1]} elements do not stay in the cache")
 
     def _keep(self) -> None:
@@ -199,40 +203,40 @@ class RowParts:
             stores |= {v: s for v, s in self.stores.items() if rows.stage[v] == stage and rows.is_full(v) is full and s}
             if stores:
                 here = {v for v in w.codes if rows.stage[v] == stage and rows.is_full(v) is full}
-                self.made.append(Part(kind, w.stretch(self._needed(here, stores), stores)))
+                self.parts.append(Part(kind, w.stretch(self._needed(here, stores), stores)))
         for v in ending:
             self._whole(v)
 
     def _needed(self, here: set[int], roots: Iterable[int]) -> list[int]:
-        found: set[int] = set()
+        values: set[int] = set()
         left = list(roots)
         while left:
             v = left.pop()
-            if v in here and v not in found:
-                found.add(v)
+            if v in here and v not in values:
+                values.add(v)
                 left += self.writer.codes[v].args
-        return sorted(found)
+        return sorted(values)
 
     def _whole(self, v: int) -> None:
         w, step = self.writer, self.writer.step(v)
         args = tuple(None if i is None else self._row(w.known(i)) for i in step.inputs)
         if isinstance(step.spec, Spec):
             home = w.row(w.lane) if self.rows.is_full(v) else w.slot()
-            made = [self._put(v, v, home, w.lane)]
+            results = [self._put(v, v, home, w.lane)]
         else:
-            made = [w.row(i8), w.slot(), w.slot()]
+            results = [w.row(i8), w.slot(), w.slot()]
             for item, one in self.body.numbered():
                 if one.op is ops.item and one.inputs == (v,):
                     index = dict(one.attrs)["index"]
-                    made[index] = self._put(item, v, made[index], QUANTIZED[index])
+                    results[index] = self._put(item, v, results[index], QUANTIZED[index])
         eps, kind = float(dict(step.attrs).get("eps", 0.0)), self.body.spec(step.inputs[0] or 0).dtype
-        self.made.append(Part("whole", (), Whole(step.op.name, args, tuple(made), kind, eps)))
+        self.parts.append(Part("whole", (), Whole(step.op.name, args, tuple(results), kind, eps)))
 
     def _row(self, v: int) -> Operand:
         return self.lanes[v] if v in self.lanes else self.writer.leaves[v].operand
 
     def _put(self, v: int, maker: int, home: Operand, kind: DType) -> Operand:
-        """Where a result goes: straight to an output of its kind, else home, and on from there in the next stage."""
+        """Return where a result goes: straight to an output of its kind, else home, and on from there in the next stage."""
         outs = self.outputs.get(v, [])
         if self.rows.is_full(v) and outs and outs[0][1] is kind:
             home, outs = outs[0][0], outs[1:]
@@ -243,7 +247,7 @@ class RowParts:
 
 
 def by_rows(body: Fragment) -> Listing:
-    """The tape of a fragment of rows."""
+    """Return the tape of a fragment of rows."""
     rows = Rows(body)
-    parts = RowParts(rows)
-    return rows.writer.listing(True, rows.reach, parts.made)
+    stages = RowParts(rows)
+    return rows.writer.listing(True, rows.reach, stages.parts)

@@ -32,12 +32,12 @@ from tritium.op import Spec
 _computing = threading.Lock()
 
 
-_asked: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]] = SimpleQueue()
+_calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]] = SimpleQueue()
 
 
 def _carry_out() -> None:
     while True:
-        fn, args, answer = _asked.get()
+        fn, args, answer = _calls.get()
         try:
             answer.set_result(fn(*args))
         except BaseException as error:
@@ -46,9 +46,9 @@ def _carry_out() -> None:
 
 @cache
 def _carrier() -> threading.Thread:
-    made = threading.Thread(target=_carry_out, name="tritium-mlx", daemon=True)
-    made.start()
-    return made
+    thread = threading.Thread(target=_carry_out, name="tritium-mlx", daemon=True)
+    thread.start()
+    return thread
 
 
 if hasattr(os, "register_at_fork"):
@@ -60,7 +60,7 @@ def aside(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     ends while the interpreter does would take the process down with it."""
     _carrier()
     answer: Future[Any] = Future()
-    _asked.put((fn, args, answer))
+    _calls.put((fn, args, answer))
     return answer.result()
 
 
@@ -71,7 +71,7 @@ def carried_out(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 @cache
 def contracts() -> bool:
-    """Whether what mx.compile makes for the CPU rounds a product and the sum behind it once: every other way rounds both.
+    """Return True if what mx.compile makes for the CPU rounds a product and the sum behind it once: every other way rounds both.
 
     It leaves that to g++, which does so wherever the machine it compiles for has such an instruction, as all of ARM's do."""
     import mlx.core as mx
@@ -126,9 +126,9 @@ class Mlx(ValueBackend):
             key = plain_slice(tuple(value.shape), layout)
             if key is None:
                 return self._update(self.xp, value, layout, part)
-            made = value.__copy__()
-            made[key] = part
-            return made
+            copy = value.__copy__()
+            copy[key] = part
+            return copy
 
     def to_host(self, value: Any, t: DType) -> np.ndarray[Any, Any]:
         self._compute([value])
@@ -139,21 +139,21 @@ class Mlx(ValueBackend):
         return self._space.to_mlx(data, t, self.stream)
 
     def is_true(self, value: Any) -> bool:
-        found = self.mx.any(value, stream=self.stream)
-        self._compute([found])
-        return bool(found.item())
+        result = self.mx.any(value, stream=self.stream)
+        self._compute([result])
+        return bool(result.item())
 
     def dtype_of(self, value: Any) -> DType:
-        found = self._space.FROM_MLX.get(value.dtype)
-        if found is None:
+        t = self._space.FROM_MLX.get(value.dtype)
+        if t is None:
             raise DTypeError(f"An MLX array of {value.dtype} has no dtype here; cast it first: a.astype(mx.float32).")
-        return found
+        return t
 
     def adopt(self, value: Any) -> Array:
         """An array on an MLX array itself, which is computed first: another thread could not."""
-        made = super().adopt(value.__copy__())  # m[0] = 1 changes the user's object, not the one held
-        self._compute([made.storage.value])
-        return made
+        array = super().adopt(value.__copy__())  # m[0] = 1 changes the user's object, not the one held
+        self._compute([array.storage.value])
+        return array
 
     def handed(self, a: Array) -> Any:
         return self.value(a).__copy__()
@@ -192,14 +192,14 @@ class Mlx(ValueBackend):
     # -- calls
 
     def _on_stream(self, maker: Callable[..., Any]) -> Callable[..., Any]:
-        """What it makes runs on the stream of this unit, whatever the default of MLX is: its own functions are told, others
-        are called within."""
+        """Return a maker whose functions run on the stream of this unit, whatever the default of MLX is: its own functions take the
+        stream as an argument, others are called within it."""
 
-        def made(out: Any, **attrs: Any) -> Callable[..., Any]:
+        def make(out: Any, **attrs: Any) -> Callable[..., Any]:
             with self.mx.stream(self.stream):
                 return self._streamed(maker(out, **attrs))
 
-        return made
+        return make
 
     def _streamed(self, fn: Any) -> Callable[..., Any]:
         if isinstance(fn, Fitted):
@@ -228,8 +228,8 @@ class Mlx(ValueBackend):
             if contracts():
                 self.why_not_compiled = "g++ rounds a product and a sum once on this machine, which changes bits"
                 return None
-        made = self._within(self.mx.compile(run))
-        return lambda *xs: carried_out(made, xs)
+        compiled = self._within(self.mx.compile(run))
+        return lambda *xs: carried_out(compiled, xs)
 
     def tiling(self, t: DType) -> DType:
         """Ternary weights as MLX's own 2-bit layout, which tern2 is; the others row by row, which costs least to unpack."""
@@ -270,8 +270,8 @@ class Mlx(ValueBackend):
         info = self.mx.device_info(self.unit)
         facts = {"mlx": self.mx.__version__, "unit": f"{self.device.unit}, {info.get('device_name', 'unknown')}"}
         refused = self._metal.refusal()
-        found = f"none: {refused}" if refused else "exact ternary products by a kernel that agreed with NumPy here"
-        facts["Metal"] = f"{found}; what needs Metal is {self._metal.NOT_RUN}"
+        kernel = f"none: {refused}" if refused else "exact ternary products by a kernel that agreed with NumPy here"
+        facts["Metal"] = f"{kernel}; what needs Metal is {self._metal.NOT_RUN}"
         facts["kernels"] = f"{len(self.kernels)} rows; missing: {', '.join(op.name for op in self.missing)}"
         facts["memory"] = f"{self.mx.get_memory_limit() / 2**30:.1f} GiB at most, shared with the host"
         return facts

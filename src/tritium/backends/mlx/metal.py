@@ -59,28 +59,28 @@ SOURCE = """
 
 
 def absence() -> str:
-    """Why there is no Metal kernel here; empty: there is one."""
+    """Return why there is no Metal kernel here; empty: there is one."""
     return "" if mx.metal.is_available() else "MLX here has no Metal: its GPU kernels need macOS on Apple silicon"
 
 
 def fits(q: tuple[int, ...], data: tuple[int, ...]) -> bool:
-    """Whether the kernel takes such operands: rows of whole words, and sizes that its 32-bit counters hold."""
+    """Return True if the kernel takes such operands: rows of whole words, and sizes that its 32-bit counters hold."""
     return q[1] % LINE == 0 and data[1] * 4 == q[1] and max(q[0], data[0]) < 2**31
 
 
 @lru_cache(maxsize=1)
 def refusal() -> str:
-    """Why the kernel is not used here; empty: it is. It is tried once against NumPy before anything trusts it."""
+    """Return why the kernel is not used here; empty: it is. It is tried once against NumPy before anything trusts it."""
     if absence():
         return absence()
     rng = np.random.default_rng(0)
     q, w = rng.integers(-128, 128, (3, 1040)).astype(np.int8), rng.integers(-1, 2, (9, 1040)).astype(np.int8)
     try:
         with mx.stream(mx.gpu):
-            found = np.array(ternary_dot(mx.array(q), mx.array(packed.pack(w, tern2).data)))
+            sums = np.array(ternary_dot(mx.array(q), mx.array(packed.pack(w, tern2).data)))
     except Exception as error:  # whatever Metal's compiler or driver says, there is another way to the same sums
         return f"the kernel of ternary products does not run here: {error}"
-    right = np.array_equal(found, q.astype(np.int32) @ w.T.astype(np.int32))
+    right = np.array_equal(sums, q.astype(np.int32) @ w.T.astype(np.int32))
     return "" if right else "the kernel of ternary products is wrong on this machine"
 
 
@@ -92,7 +92,7 @@ def _kernel() -> Any:
 def ternary_dot(q: Any, data: Any) -> Any:
     """q [M, K] of int8 times the tern2 bytes [N, K / 4], as int32 [M, N]."""
     (m, k), n = q.shape, data.shape[0]
-    (found,) = _kernel()(
+    (sums,) = _kernel()(
         inputs=[q, data.view(mx.uint32)],
         template=[("K", k), ("N", n), ("ROWS", ROWS)],
         grid=(-(-n // ROWS) * THREADS, m, 1),
@@ -100,4 +100,4 @@ def ternary_dot(q: Any, data: Any) -> Any:
         output_shapes=[(m, n)],
         output_dtypes=[mx.int32],
     )
-    return found
+    return sums

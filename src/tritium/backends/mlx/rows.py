@@ -73,8 +73,8 @@ def _nextafter(x: Value, y: Value) -> Value:
     away = (y > x) == (x > 0)
     stepped = mx.where(away, bits + 1, bits - 1).view(x.dtype)
     least = _copysign(mx.broadcast_to(mx.array(1, kind), x.shape).view(x.dtype), y)
-    found = mx.where(x == 0, least, stepped)
-    return mx.where(x == y, y, mx.where((x != x) | (y != y), x + y, found))
+    neighbour = mx.where(x == 0, least, stepped)
+    return mx.where(x == y, y, mx.where((x != x) | (y != y), x + y, neighbour))
 
 
 def _sign(x: Value) -> Value:
@@ -110,22 +110,22 @@ def _signed(x: Value) -> bool:
 
 
 def _integer_floor_divide(x: Value, y: Value) -> Value:
-    found = mx.floor_divide(x, _safe(y))
-    found = mx.where(y == -1, -x, found) if _signed(y) else found
-    return mx.where(y == 0, mx.array(0, x.dtype), found)
+    quotient = mx.floor_divide(x, _safe(y))
+    quotient = mx.where(y == -1, -x, quotient) if _signed(y) else quotient
+    return mx.where(y == 0, mx.array(0, x.dtype), quotient)
 
 
 def _integer_remainder(x: Value, y: Value) -> Value:
-    found = mx.remainder(x, _safe(y))
-    return mx.where((y == 0) | (y == -1) if _signed(y) else y == 0, mx.array(0, x.dtype), found)
+    remainder = mx.remainder(x, _safe(y))
+    return mx.where((y == 0) | (y == -1) if _signed(y) else y == 0, mx.array(0, x.dtype), remainder)
 
 
 def _hypot(x: Value, y: Value) -> Value:
     a, b = mx.abs(x), mx.abs(y)
     large, small = mx.maximum(a, b), mx.minimum(a, b)
     ratio = small / mx.where(large == 0, mx.ones_like(large), large)
-    found = mx.where(large == 0, large, large * mx.sqrt(1 + ratio * ratio))
-    return mx.where(mx.isinf(x) | mx.isinf(y), mx.array(math.inf, x.dtype), found)
+    length = mx.where(large == 0, large, large * mx.sqrt(1 + ratio * ratio))
+    return mx.where(mx.isinf(x) | mx.isinf(y), mx.array(math.inf, x.dtype), length)
 
 
 def _relu(xp: Space) -> Maker:
@@ -280,7 +280,7 @@ def _sum(xp: Space) -> Maker:
 
 
 def _is_short(x: Spec, axes: tuple[int, ...]) -> bool:
-    """Whether `mlx.space.blocked_sum` would do it at once."""
+    """Return True if `mlx.space.blocked_sum` would do it at once."""
     return x.size <= BLOCK or (len(axes) < x.ndim and all(x.shape[a] <= BLOCK for a in axes))
 
 
@@ -324,12 +324,12 @@ def _place(fn: Fn) -> Maker:
 
         def run(x: Value) -> Value:
             flat, along = (x.reshape(-1), 0) if axis is None else (x, axis)
-            found = fn(flat, axis=along)
+            index = fn(flat, axis=along)
             if mx.issubdtype(x.dtype, mx.floating):
                 unknown = flat != flat
                 first = mx.argmax(unknown.astype(mx.uint8), axis=along)
-                found = mx.where(mx.any(unknown, axis=along), first, found)
-            return found.astype(mx.int64).reshape(out.shape)
+                index = mx.where(mx.any(unknown, axis=along), first, index)
+            return index.astype(mx.int64).reshape(out.shape)
 
         return run
 
@@ -357,7 +357,9 @@ def _reductions(xp: Space) -> dict[Op, Maker]:
 def _integer_product(x: Value, y: Value, kind: Any) -> Value:
     """Modulo 2**bits, by f64 products of 16-bit parts: each sum is an integer below 2**53 for K up to 2**21."""
     bits = kind.size * 8
-    parts = [[((v.astype(mx.int64) >> at) & 0xFFFF).astype(mx.float64) for at in range(0, bits, 16)] for v in (x, y)]
+    parts = [
+        [((v.astype(mx.int64) >> shift) & 0xFFFF).astype(mx.float64) for shift in range(0, bits, 16)] for v in (x, y)
+    ]
     total: Any = None
     for i, a in enumerate(parts[0]):
         for j, b in enumerate(parts[1][: len(parts[0]) - i]):

@@ -196,12 +196,17 @@ def ternary_product(q: Value, w: Packed) -> Value:
     if columns > k:
         x = mx.pad(x, [(0, 0), (0, columns - k)])
     total = None
-    for at in range(0, columns, EXACT_COLUMNS):
-        some = min(EXACT_COLUMNS, columns - at)
+    for start in range(0, columns, EXACT_COLUMNS):
+        some = min(EXACT_COLUMNS, columns - start)
         size = next(g for g in (128, 64, 32) if some % g == 0)
         scale, bias = _ones(int(w.data.shape[0]), some // size)
         part = mx.quantized_matmul(
-            x[:, at : at + some], packed_words[:, at // 16 : (at + some) // 16], scale, bias, group_size=size, bits=2
+            x[:, start : start + some],
+            packed_words[:, start // 16 : (start + some) // 16],
+            scale,
+            bias,
+            group_size=size,
+            bits=2,
         ).astype(mx.int32)
         total = part if total is None else total + part
     return total
@@ -259,20 +264,20 @@ class Space:
     def pad(self, x: Value, after: Shape, value: int) -> Value:
         return mx.pad(x, [(0, n) for n in after], constant_values=mx.array(value, x.dtype))
 
-    def put(self, x: Value, at: Value, rows: Value) -> Value:
+    def put(self, x: Value, indices: Value, rows: Value) -> Value:
         """MLX's CPU writes one after another, so the last of equals wins; its GPU may write them in any order, so there the
         last is found first."""
         if self.on_cpu:
-            made = x.__copy__()
-            made[at] = rows
-            return made
-        count = int(at.shape[0])
-        order = mx.full((x.shape[0],), -1, dtype=mx.int32).at[at].maximum(mx.arange(count, dtype=mx.int32))
+            copy = x.__copy__()
+            copy[indices] = rows
+            return copy
+        count = int(indices.shape[0])
+        order = mx.full((x.shape[0],), -1, dtype=mx.int32).at[indices].maximum(mx.arange(count, dtype=mx.int32))
         shown = order.reshape(-1, *(1 for _ in x.shape[1:]))
         return mx.where(shown >= 0, mx.take(rows, mx.maximum(order, 0), axis=0), x)
 
-    def add_at(self, x: Value, at: Value, rows: Value) -> Value:
-        return x.at[at].add(rows)
+    def add_at(self, x: Value, indices: Value, rows: Value) -> Value:
+        return x.at[indices].add(rows)
 
     def in_double(self, fn: Fn) -> Fn:
         """Metal has no f64. The CPU sees the same memory, so its stream does the work without a copy."""

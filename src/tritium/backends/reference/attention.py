@@ -1,4 +1,4 @@
-"""What the rows of attention mean, in NumPy: part of the reference.
+"""The ops of attention in NumPy: part of the reference.
 
 Knows nothing of tensors or other backends.
 """
@@ -37,28 +37,28 @@ def _rope(x: Arr, cos: Arr, sin: Arr, *, out: Arr, interleaved: bool, heads: int
 
 
 def checked_places(places: Arr, slots: int, capacity: int, tokens: int, what: str) -> list[tuple[int, int, int]]:
-    """The places of all sequences, or an error naming the first that is outside the cache."""
-    found = [(int(slot), int(start), int(count)) for slot, start, count in places]
-    for b, (slot, start, count) in enumerate(found):
+    """Return (slot, start, count) of all sequences; raise for the first that is outside the cache."""
+    result = [(int(slot), int(start), int(count)) for slot, start, count in places]
+    for b, (slot, start, count) in enumerate(result):
         if not (0 <= slot < slots and start >= 0 and 0 <= count <= tokens and start + count <= capacity):
             raise BoundsError(
                 f"{what}: sequence {b} is at (slot {slot}, start {start}, count {count}), outside {slots} slots of {capacity} "
                 f"tokens and the {tokens} tokens given. Make a larger cache, or write fewer tokens."
             )
-    return found
+    return result
 
 
 def _update_cache(cache: Arr, values: Arr, places: Arr, *, out: Arr) -> None:
     slots, _, capacity, _ = cache.shape
-    found = checked_places(places, slots, capacity, values.shape[1], "update_cache")
+    sequences = checked_places(places, slots, capacity, values.shape[1], "update_cache")
     if out.ctypes.data != cache.ctypes.data:  # else it is written in place
         out[...] = cache
-    for b, (slot, start, count) in enumerate(found):
+    for b, (slot, start, count) in enumerate(sequences):
         cast(values[b, :count].swapaxes(0, 1), out=out[slot, :, start : start + count])
 
 
 def outside(what: str, slots: int, capacity: int, tokens: int) -> str:
-    """What is wrong where some sequence of a device is not inside its cache: which one is not known on the host."""
+    """Return the message where some sequence of a device is not inside its cache: which one is not known on the host."""
     return (
         f"{what}: a sequence is at (slot, start, count) outside {slots} slots of {capacity} tokens and the {tokens} tokens "
         f"given. Make a larger cache, or write fewer tokens."
@@ -66,7 +66,7 @@ def outside(what: str, slots: int, capacity: int, tokens: int) -> str:
 
 
 def factor_of(size: int, scale: float | None) -> float:
-    """By what attention multiplies its queries."""
+    """Return the factor by which attention multiplies its queries."""
     return 1 / math.sqrt(max(size, 1)) if scale is None else scale
 
 

@@ -1,4 +1,4 @@
-"""How elements of one dtype become elements of another, in NumPy: the same on every CPU, each rounded once.
+"""Casts of elements from one dtype to another, in NumPy: the same on every CPU, each rounded once.
 
 Knows nothing of rows or devices.
 """

@@ -1,4 +1,4 @@
-"""What a `fused` row means: the steps of its body, one after another, in NumPy.
+"""The op `fused` in NumPy: the steps of its body, one after another.
 
 Knows nothing of tensors or graphs. A backend with something faster lists it before this.
 """
@@ -24,10 +24,10 @@ def empty(spec: Spec) -> Any:
 
 
 def constant(value: Any, spec: Spec) -> np.ndarray[Any, Any]:
-    """A number of a graph as a 0-d array, rounded once."""
-    made = np.empty((), spec.dtype.numpy)
-    cast(np.asarray(parsed(value, spec.dtype)), out=made)
-    return made
+    """Return a number of a graph as a 0-d array, rounded once."""
+    result = np.empty((), spec.dtype.numpy)
+    cast(np.asarray(parsed(value, spec.dtype)), out=result)
+    return result
 
 
 def run_step(step: Step, xs: list[Any], kernels: Mapping[Op, Fn]) -> Any:
@@ -38,14 +38,14 @@ def run_step(step: Step, xs: list[Any], kernels: Mapping[Op, Fn]) -> Any:
         return xs[0][attrs["index"]]
     if step.op.kind is Kind.VIEW:
         return xs[0].reshape(step.spec.shape)  # a fragment only ever adds or drops axes of size 1
-    made = tuple(empty(s) for s in outputs(step.spec))
+    results = tuple(empty(s) for s in outputs(step.spec))
     several = not isinstance(step.spec, Spec)
-    kernels[step.op](*xs, out=made if several else made[0], **attrs)
-    return made if several else made[0]
+    kernels[step.op](*xs, out=results if several else results[0], **attrs)
+    return results if several else results[0]
 
 
 def kernel(kernels: Mapping[Op, Fn]) -> Fn:
-    """The reference kernel of `fused`, by the reference kernels of its steps."""
+    """Return the reference kernel of `fused`, by the reference kernels of its steps."""
 
     def fused(*xs: Any, out: Any, body: Fragment) -> None:
         values: list[Any] = list(xs)

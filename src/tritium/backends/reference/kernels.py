@@ -1,4 +1,4 @@
-"""What every row means, in NumPy: the definition the fast kernels are held to, and the backend of last resort.
+"""The definition of every op, in NumPy: the fast kernels are held to it, and it is the backend of last resort.
 
 Knows nothing of tensors, graphs or other backends. A kernel is NumPy's own shape: kernel(*ins, out=None, **attrs).
 """
@@ -234,7 +234,7 @@ def _std(x: Arr, *, out: Arr, **attrs: Any) -> None:
 
 
 def _count(x: Arr, axis: Any) -> int:
-    """How many elements are joined into one."""
+    """Return the number of elements that are joined into one."""
     joined = range(x.ndim) if axis is None else (axis if isinstance(axis, tuple) else (axis,))
     return math.prod(x.shape[a] for a in joined)
 
@@ -358,25 +358,25 @@ def _take(x: Arr, indices: Arr, *, axis: int | None) -> Arr:
 def _take_along_axis(x: Arr, indices: Arr, *, axis: int) -> Arr:
     _checked(indices, x.shape[axis], "take_along_axis")
     shape = list(np.broadcast_shapes(_drop(x.shape, axis), _drop(indices.shape, axis)))
-    at = axis % x.ndim
-    wide_x = np.broadcast_to(x, (*shape[:at], x.shape[at], *shape[at:]))
-    wide_i = np.broadcast_to(indices, (*shape[:at], indices.shape[at], *shape[at:]))
-    return np.take_along_axis(wide_x, wide_i, axis=at)
+    along = axis % x.ndim
+    wide_x = np.broadcast_to(x, (*shape[:along], x.shape[along], *shape[along:]))
+    wide_i = np.broadcast_to(indices, (*shape[:along], indices.shape[along], *shape[along:]))
+    return np.take_along_axis(wide_x, wide_i, axis=along)
 
 
 def _drop(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    at = axis % len(shape)
-    return shape[:at] + shape[at + 1 :]
+    along = axis % len(shape)
+    return shape[:along] + shape[along + 1 :]
 
 
 def _scatter(x: Arr, indices: Arr, values: Arr, *, out: Arr, axis: int, mode: str) -> None:
-    at = (slice(None),) * (axis % x.ndim) + (_checked(indices, x.shape[axis], "scatter"),)
+    position = (slice(None),) * (axis % x.ndim) + (_checked(indices, x.shape[axis], "scatter"),)
     if out is not x:
         out[...] = x
     if mode == "set":
-        out[at] = values
+        out[position] = values
     else:
-        np.add.at(out, at, values)  # type: ignore[arg-type]
+        np.add.at(out, position, values)  # type: ignore[arg-type]
 
 
 def _gather(x: Arr, *indices: Arr, key: tuple[Any, ...]) -> Any:
@@ -401,10 +401,10 @@ def numpy_key(shape: tuple[int, ...], indices: tuple[Arr, ...], key: tuple[Any, 
 
 
 def _put(x: Arr, value: Arr, *indices: Arr, out: Arr, key: tuple[Any, ...]) -> None:
-    at = numpy_key(x.shape, indices, key)
+    position = numpy_key(x.shape, indices, key)
     if out is not x:
         out[...] = x
-    out[at] = value
+    out[position] = value
 
 
 def _slice(start: int, stop: int, step: int) -> slice:
@@ -540,12 +540,12 @@ def _distinct(x: Arr, *, parts: tuple[str, ...]) -> Any:
         "return_counts": "counts" in parts,
     }
     values, *rest = _listed(unique(_sortable(x).reshape(-1), equal_nan=False, **options))
-    told = [np.asarray(r, np.int64) for r in rest]
+    extras = [np.asarray(r, np.int64) for r in rest]
     if "inverse" in parts:
-        at = int("indices" in parts)
-        told[at] = told[at].reshape(x.shape)
+        position = int("indices" in parts)
+        extras[position] = extras[position].reshape(x.shape)
     values = values.astype(x.dtype)
-    return (values, *told) if told else values
+    return (values, *extras) if extras else values
 
 
 def _listed(result: Any) -> tuple[Any, ...]:

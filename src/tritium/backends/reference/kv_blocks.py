@@ -1,4 +1,4 @@
-"""What the rows of KV caches of integers mean, in NumPy: part of the reference.
+"""The ops of KV caches of integers in NumPy: part of the reference.
 
 Knows nothing of tensors or other backends.
 """
@@ -69,11 +69,11 @@ def dequantize_blocks(rows: Arr, size: int) -> Arr:
 
 def _update_quantized_cache(cache: Arr, values: Arr, places: Arr, *, out: Arr) -> None:
     slots, _, capacity, nbytes = cache.shape
-    found = checked_places(places, slots, capacity, values.shape[1], "update_quantized_cache")
+    sequences = checked_places(places, slots, capacity, values.shape[1], "update_quantized_cache")
     if out.ctypes.data != cache.ctypes.data:  # else it is written in place
         out[...] = cache
     bits = ops.kv_bits(nbytes, values.shape[3], "update_quantized_cache: cache")
-    for b, (slot, start, count) in enumerate(found):
+    for b, (slot, start, count) in enumerate(sequences):
         out[slot, :, start : start + count] = quantize_blocks(values[b, :count].swapaxes(0, 1), bits)
 
 

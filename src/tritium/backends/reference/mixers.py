@@ -1,4 +1,4 @@
-"""What the rows of mixers mean, in NumPy: the Hadamard transform, rows with a state of their sequence, products of experts.
+"""The ops of mixers in NumPy: the Hadamard transform, ops with a state of their sequence, products of experts.
 
 Knows nothing of tensors or other backends. Every float step is one f32 operation in a fixed order, so that every native kernel
 gives the same bits.

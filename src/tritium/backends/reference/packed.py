@@ -1,4 +1,4 @@
-"""Where each integer of a packed dtype lies, in NumPy: the definition that native kernels and file formats are held to.
+"""The layout of the integers of each packed dtype, in NumPy: the definition that native kernels and file formats are held to.
 
 Knows nothing of tensors, devices or files. `Packed` is what the reference kernels see of a packed tensor.
 """
@@ -28,7 +28,7 @@ class Packed(NamedTuple):
 
 
 def seen(a: Array) -> Any:
-    """What the reference's kernels take for an array: NumPy's, or Packed."""
+    """Return what the reference's kernels take for an array: NumPy's, or Packed."""
     return Packed(host(a), a.dtype, a.shape) if a.dtype.is_packed else host(a)
 
 
@@ -52,9 +52,9 @@ def encode(values: Arr, out: Packed) -> None:
     low, high = t.values
     bad = (values < low) | (values > high)
     if bad.any():
-        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
         raise QuantError(
-            f"{t} holds {low} to {high}, but element {list(at)} is {values[at]}; quantise the tensor first."
+            f"{t} holds {low} to {high}, but element {list(index)} is {values[index]}; quantise the tensor first."
         )
     padded = np.zeros(in_tiles(values.shape, t.rows, t.block), np.int8)
     padded[_inside(values.shape, padded.ndim)] = values
@@ -70,8 +70,8 @@ def encode(values: Arr, out: Packed) -> None:
 def decode(w: Packed) -> Arr:
     """The integers as int8; a code that means nothing is an error naming its element."""
     values = _values(w)
-    if w.dtype.is_ternary and (at := _first(values > 1)) >= 0:
-        place = [int(i) for i in np.unravel_index(at, w.shape)]
+    if w.dtype.is_ternary and (first := _first(values > 1)) >= 0:
+        place = [int(i) for i in np.unravel_index(first, w.shape)]
         raise QuantError(
             f"{w.dtype}: the code of element {place} means no weight; the data is damaged or of another layout."
         )
@@ -79,7 +79,7 @@ def decode(w: Packed) -> Arr:
 
 
 def first_illegal(w: Packed) -> int:
-    """Where, counted row by row, the first code that means nothing stands; -1: all are legal."""
+    """Return the index, counted row by row, of the first code that means nothing; -1: all are legal."""
     return _first(_values(w) > 1) if w.dtype.is_ternary else -1
 
 
@@ -102,7 +102,7 @@ def _values(w: Packed) -> Arr:
 
 
 def _inside(shape: tuple[int, ...], ndim: int) -> tuple[Any, ...]:
-    """Where the elements are in the padded shape, which has at least two axes."""
+    """Return the index of the elements in the padded shape, which has at least two axes."""
     return (*(0 for _ in range(ndim - len(shape))), *(slice(0, n) for n in shape))
 
 
@@ -167,15 +167,15 @@ def _to_lines(tiles: Arr, fields: int) -> Arr:
     """[..., rows, block] -> [..., lines, lanes, 4, fields]."""
     *lead, rows, block = tiles.shape
     split = tiles.reshape(*lead, fields, rows // fields, block // 4, 4)
-    at = len(lead)
-    return np.moveaxis(split, (at, at + 1, at + 2, at + 3), (at + 3, at + 1, at, at + 2))
+    axis = len(lead)
+    return np.moveaxis(split, (axis, axis + 1, axis + 2, axis + 3), (axis + 3, axis + 1, axis, axis + 2))
 
 
 def _from_lines(fields: Arr, rows: int, block: int) -> Arr:
     """The inverse of `_to_lines`."""
     *lead, _, _, _, _ = fields.shape
-    at = len(lead)
-    split = np.moveaxis(fields, (at + 3, at + 1, at, at + 2), (at, at + 1, at + 2, at + 3))
+    axis = len(lead)
+    split = np.moveaxis(fields, (axis + 3, axis + 1, axis, axis + 2), (axis, axis + 1, axis + 2, axis + 3))
     return split.reshape(*lead, rows, block)
 
 

@@ -1,4 +1,4 @@
-"""What the quantising rows mean, in NumPy: part of the reference, apart because packed operands come as `Packed`.
+"""The quantising ops in NumPy: part of the reference, apart because packed operands come as `Packed`.
 
 Knows nothing of tensors or other backends. Every float step is one f32 operation (means are summed in f64) in a fixed
 order, so that every kernel on every device gives the same bits.
@@ -34,9 +34,9 @@ def _finite(x: Arr, what: str) -> None:
     """NaN and infinity have no integer: an error naming the first."""
     bad = ~np.isfinite(x)
     if bad.any():
-        at = [int(i) for i in np.argwhere(bad)[0]]
+        index = [int(i) for i in np.argwhere(bad)[0]]
         raise QuantError(
-            f"{what}: element {at} is {x[tuple(at)]}; quantisation needs finite numbers. Find where it comes from, or "
+            f"{what}: element {index} is {x[tuple(index)]}; quantisation needs finite numbers. Find where it comes from, or "
             f"replace it with where(isfinite(x), x, 0)."
         )
 
@@ -58,7 +58,7 @@ def tokens(x: Arr) -> tuple[Arr, Arr, Arr]:
 
 def by_groups(x: Arr, group: int) -> tuple[Arr, Arr]:
     """(q [..., K], scale [..., groups]) of each group of columns of each token, as `tokens` makes them of a whole one."""
-    parts = [tokens(x[..., at : at + group])[:2] for at in range(0, x.shape[-1], group)]
+    parts = [tokens(x[..., start : start + group])[:2] for start in range(0, x.shape[-1], group)]
     if not parts:
         return x.astype(np.int8), np.zeros((*x.shape[:-1], 0), np.float32)
     return np.concatenate([q for q, _ in parts], axis=-1), np.stack([scale for _, scale in parts], axis=-1)
@@ -66,8 +66,8 @@ def by_groups(x: Arr, group: int) -> tuple[Arr, Arr]:
 
 def _quantize_activations(x: Arr, *, out: tuple[Arr, Arr, Arr]) -> None:
     with np.errstate(invalid="ignore"):
-        for made, o in zip(tokens(x), out, strict=True):
-            o[...] = made
+        for result, o in zip(tokens(x), out, strict=True):
+            o[...] = result
 
 
 # ---- products
@@ -85,7 +85,7 @@ def _integer_matmul(q: Arr, w: Weight, *, out: Arr) -> None:
 def blocks_of(groups: int, group: int) -> list[range]:
     """Return the groups of each block of columns: what is added to each other first."""
     each = max(COLUMNS // group, 1)
-    return [range(at, min(at + each, groups)) for at in range(0, groups, each)]
+    return [range(start, min(start + each, groups)) for start in range(0, groups, each)]
 
 
 def _grouped_sums(q: Arr, t: Arr, scale: Arr, group: int, by: Arr | None) -> Arr:

@@ -20,18 +20,18 @@ Places = list[tuple[int, int, int]]
 
 
 def write_places(cache: Value, values: Value, places: Value) -> None:
-    """What `update_cache` says, into the cache itself."""
+    """Write values into the cache itself, as `update_cache` says."""
     slots, _, capacity, _ = cache.shape
-    found = checked_places(places.numpy(), slots, capacity, values.shape[1], "update_cache")
-    for b, (slot, start, count) in enumerate(found):
+    sequences = checked_places(places.numpy(), slots, capacity, values.shape[1], "update_cache")
+    for b, (slot, start, count) in enumerate(sequences):
         store(cache[slot, :, start : start + count], values[b, :count].transpose(0, 1))
 
 
 def update_cache(out: Spec) -> Fn:
     def run(cache: Value, values: Value, places: Value) -> Value:
-        made = cache.clone(memory_format=torch.contiguous_format)
-        write_places(made, values, places)
-        return made
+        result = cache.clone(memory_format=torch.contiguous_format)
+        write_places(result, values, places)
+        return result
 
     return run
 
@@ -40,22 +40,22 @@ def attention(out: Spec, scale: float | None, window: int | None) -> Fn:
     factor = factor_of(out.shape[-1], scale)
 
     def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
-        made = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        result = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
         for b, place in enumerate(_places(q, k, places)):
             if place[2]:
-                made[b, : place[2]] = _sequence(q[b], k, v, place, factor, window)
-        return made
+                result[b, : place[2]] = _sequence(q[b], k, v, place, factor, window)
+        return result
 
     return run
 
 
 def _places(q: Value, k: Value, places: Value | None) -> Places:
     """(slot, start, count) of each sequence; without any, the last tokens of a slot of its own."""
-    batch, given = q.shape[:2]
+    batch, tokens = q.shape[:2]
     slots, _, capacity, _ = k.shape
     if places is None:
-        return [(b, capacity - given, given) for b in range(batch)]
-    return checked_places(places.numpy(), slots, capacity, given, "attention")
+        return [(b, capacity - tokens, tokens) for b in range(batch)]
+    return checked_places(places.numpy(), slots, capacity, tokens, "attention")
 
 
 def _sequence(q: Value, k: Value, v: Value, place: tuple[int, int, int], factor: float, window: int | None) -> Value:

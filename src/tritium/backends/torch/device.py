@@ -37,10 +37,10 @@ class Block(Memory):
     __slots__ = ()
 
     def copied(self) -> Any:
-        made = self.share()
+        copy = self.share()
         if self.value is not None:
-            made.put(self.value.clone(memory_format=torch.contiguous_format), self.shape or ())
-        return made
+            copy.put(self.value.clone(memory_format=torch.contiguous_format), self.shape or ())
+        return copy
 
     def alone(self) -> Value:
         """The value, which lies row by row in memory of this handle's own."""
@@ -119,30 +119,30 @@ class Torch(ValueBackend):
             super().run(kernel, out, ins, attrs)
 
     def _in_place(self, out: Array, x: Array | None, *others: Array | None) -> bool:
-        """Whether a row may write into its first operand: all of it is the result, and no other operand is read from there."""
+        """Return True if an op may write into its first operand: all of it is the result, and no other operand is read from there."""
         same = x is not None and x.storage is out.storage and is_whole(x) and is_whole(out)
         apart = not any(o is not None and (o.storage.fixed or o.storage is out.storage) for o in others)
         return same and apart and self.writes_places and out.size > 0 and out.storage.value is not None
 
     @property
     def writes_places(self) -> bool:
-        """Whether a few tokens can be written into a cache where it lies."""
+        """Return True if a few tokens can be written into a cache in place."""
         return self.space.on_host
 
     def write_places(self, cache: Value, values: Value, places: Value) -> None:
         write_places(cache, values, places)
 
     def replay(self, kernel: Kernel, out: Any, ins: Specs, attrs: Mapping[str, Any]) -> Replay | None:
-        found = None if kernel is self._writes_cache else super().replay(kernel, out, ins, attrs)
-        return None if found is None else found._replace(look=self._seen)
+        replay = None if kernel is self._writes_cache else super().replay(kernel, out, ins, attrs)
+        return None if replay is None else replay._replace(look=self._seen)
 
     def _seen(self, a: Array) -> Any:
-        """What `array` gives of a view, in the common case without looking closer. One that is looked at again is kept with the
-        value: making it costs more than many a call."""
+        """Return what `array` does of a view, in the common case without looking closer. One that is looked at again is kept with
+        the value: making it costs more than many a call."""
         value, place = a.storage.value, (a.shape, a.strides, a.offset)
-        before, kept = getattr(value, "seen", _UNSEEN)
-        if before == place and kept is not None:
-            return kept
+        before, known = getattr(value, "seen", _UNSEEN)
+        if before == place and known is not None:
+            return known
         if (
             value is None
             or a.dtype.is_packed
@@ -204,14 +204,14 @@ class Torch(ValueBackend):
         spec, strides = Spec(tuple(value.shape), dtype_of(value)), tuple(value.stride())
         plain = value.detach()
         if plain.is_contiguous():
-            made = self.hold(plain, spec)
+            array = self.hold(plain, spec)
         else:
             reach = 1 + sum((n - 1) * s for n, s in zip(spec.shape, strides, strict=True))
             flat = torch.as_strided(plain, (reach,), (1,), plain.storage_offset())
             under = self.hold(flat, Spec((reach,), spec.dtype))
-            made = Array(under.storage, spec.dtype, spec.shape, strides, 0)
-        made.storage.fixed = True
-        return made
+            array = Array(under.storage, spec.dtype, spec.shape, strides, 0)
+        array.storage.fixed = True
+        return array
 
     def handed(self, a: Array) -> Value:
         """A torch tensor on the memory of an array: both see each other's writes."""
@@ -239,8 +239,8 @@ class Torch(ValueBackend):
         if self.place.type != "mps":
             return None
         active = torch.mps.current_allocated_memory()
-        kept = torch.mps.driver_allocated_memory() - active
-        return {"active_bytes": active, "cache_bytes": kept, "limit_bytes": torch.mps.recommended_max_memory()}
+        cached = torch.mps.driver_allocated_memory() - active
+        return {"active_bytes": active, "cache_bytes": cached, "limit_bytes": torch.mps.recommended_max_memory()}
 
     def trim(self) -> int:
         if self.place.type != "mps":

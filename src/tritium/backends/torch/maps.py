@@ -31,19 +31,19 @@ def same(fn: Fn) -> Maker:
 def wide(maker: Maker) -> Maker:
     """f16 and bf16 are computed in f32 and rounded once, at the end."""
 
-    def made(out: Any, **attrs: Any) -> Fn:
+    def make(out: Any, **attrs: Any) -> Fn:
         fn = maker(out, **attrs)
         if outputs(out)[0].dtype not in (dt.f16, dt.bf16):
             return fn
         to, several = TWINS[outputs(out)[0].dtype], not isinstance(out, Spec)
 
         def run(*xs: Value | None) -> Any:
-            found = fn(*(x.float() if x is not None and x.dtype in HALF else x for x in xs))
-            return tuple(f.to(to) for f in found) if several else found.to(to)
+            result = fn(*(x.float() if x is not None and x.dtype in HALF else x for x in xs))
+            return tuple(f.to(to) for f in result) if several else result.to(to)
 
         return run
 
-    return made
+    return make
 
 
 # ---- element by element
@@ -185,11 +185,11 @@ def _in_widest(space: Space, fn: Fn) -> Fn:
 
 
 def _gelu(space: Space) -> Maker:
-    def made(out: Spec, approximate: str) -> Fn:
+    def make(out: Spec, approximate: str) -> Fn:
         fn = Bound(functional.gelu, (), {"approximate": approximate})
         return _in_widest(space, fn) if approximate == "none" else fn
 
-    return made
+    return make
 
 
 _SAME = """add multiply not_equal less less_equal greater greater_equal logical_and logical_or logical_xor bitwise_and
@@ -238,7 +238,7 @@ def copied(x: Any) -> Any:
 
 
 def _cast(space: Space, source: DType, t: DType) -> Fn:
-    """What casts one dtype to another, by the rules of `backends.reference.cast`, into new memory."""
+    """Return a function that casts one dtype to another, by the rules of `backends.reference.cast`, into new memory."""
     to = space.twin(t)
     plain = Bound(torch.Tensor.to, (), {"dtype": to, "copy": True})
     if source is t:

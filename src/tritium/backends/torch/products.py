@@ -75,7 +75,7 @@ def _linear(space: Space) -> Fn:
 
 @cache
 def int8_is_exact() -> bool:
-    """Whether torch's own product of int8 matrices is there and adds without saturating, as some processors do."""
+    """Return True if torch's own product of int8 matrices is there and adds without saturating, as some processors do."""
     try:
         for a, b in ((-128, -128), (-128, 127), (127, 127)):
             x, y = (torch.full((3, 515), n, dtype=torch.int8, device="cpu") for n in (a, b))
@@ -96,8 +96,8 @@ def integers(space: Space, w: Any) -> Value:
     known = getattr(data, "unpacked", None)
     if known is None or known[:2] != (data._version, w[1:]):
         known = data.unpacked = (data._version, w[1:], decode(space, w, checked=False).contiguous())
-    found: Value = known[2]
-    return found
+    weights: Value = known[2]
+    return weights
 
 
 def _row_by_row(x: Value) -> Value:
@@ -112,8 +112,8 @@ def _dot(space: Space, q: Value, t: Value, most: int) -> Value:
         return torch.zeros((q.shape[0], t.shape[0]), dtype=torch.int32, device=space.device)
     if space.on_host and q.shape[1] > 1 and int8_is_exact():  # of one column it is wrong
         return torch._int_mm(_row_by_row(q), _row_by_row(t).T)
-    found: Value = plain_dot(space, q, t, most)
-    return found
+    sums: Value = plain_dot(space, q, t, most)
+    return sums
 
 
 def _tokens(space: Space) -> Fn:
@@ -154,7 +154,7 @@ def _quantized_matmul(space: Space) -> Fn:
 
     def group_dots(q: Value, w: Any, group: int) -> list[Value]:
         t, most = integers(space, w), _most(w)
-        parts = (slice(at, at + group) for at in range(0, q.shape[1], group))
+        parts = (slice(start, start + group) for start in range(0, q.shape[1], group))
         return [_dot(space, q[:, part], t[:, part], most).float() for part in parts]
 
     def maker(out: Spec, group: int, activations: str) -> Fn:

@@ -1,4 +1,4 @@
-"""Which function of torch carries out each row. What takes more than a few lines is in `elements`, over torch's namespace.
+"""The function of torch that carries out each op. What takes more than a few lines is in `elements`, over torch's namespace.
 
 Knows nothing of storages, tensors of ours or graphs. A kernel is a maker: maker(out, **attrs) gives a function of torch
 tensors. What it gives is new memory, never that of an operand, since results may be written in place later.
@@ -36,23 +36,23 @@ from tritium.op import Op, Spec, outputs
 def along(fn: Fn, *, everything: tuple[int, ...] | None = None, **more: Any) -> Maker:
     """fn(x, dim, keepdim) as a reduction; `everything` is what it takes for all axes. No axes: each element alone."""
 
-    def made(out: Spec, axis: Any = None, keepdims: bool = False) -> Fn:
+    def make(out: Spec, axis: Any = None, keepdims: bool = False) -> Fn:
         if axis == ():
             return lambda x: fn(x.unsqueeze(-1), (-1,), False, **more)
         dims = everything if axis is None else axis if isinstance(axis, tuple) else (axis,)
         return Bound(fn, (dims, keepdims), more)
 
-    return made
+    return make
 
 
 def _total(fn: Fn, truth: Fn) -> Maker:
     """sum and prod, whose result may have a dtype of its own; of bools they are any and all."""
 
-    def made(out: Spec, axis: Any = None, dtype: DType | None = None, keepdims: bool = False) -> Fn:
+    def make(out: Spec, axis: Any = None, dtype: DType | None = None, keepdims: bool = False) -> Fn:
         maker = along(truth) if out.dtype is dt.bool_ else along(fn, dtype=TWINS[out.dtype])
         return maker(out, axis, keepdims)
 
-    return made
+    return make
 
 
 def _prod(space: Space) -> Fn:
@@ -76,16 +76,16 @@ def _var(x: Value, dim: tuple[int, ...] | None, keepdim: bool, correction: float
 
 
 def _spread(space: Space, last: Fn | None = None) -> Maker:
-    def made(out: Spec, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Fn:
+    def make(out: Spec, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Fn:
         inner, to = along(_var, correction=correction)(out, axis, keepdims), space.twin(out.dtype)
 
         def run(x: Value) -> Value:
-            found = inner(x.to(space.widest))
-            return (found if last is None else last(found)).to(to)
+            variance = inner(x.to(space.widest))
+            return (variance if last is None else last(variance)).to(to)
 
         return run
 
-    return made
+    return make
 
 
 def _all(x: Value, dim: tuple[int, ...] | None, keepdim: bool) -> Value:
@@ -101,16 +101,16 @@ def _count(x: Value, dim: tuple[int, ...] | None, keepdim: bool) -> Value:
 
 
 def _place(fn: Fn) -> Maker:
-    def made(out: Spec, axis: int | None, keepdims: bool) -> Fn:
+    def make(out: Spec, axis: int | None, keepdims: bool) -> Fn:
         if axis is None and keepdims:
             return lambda x: fn(x).reshape(out.shape)
         return fn if axis is None else Bound(fn, (axis, keepdims))
 
-    return made
+    return make
 
 
 def _running(space: Space, fn: Fn, first: int) -> Maker:
-    def made(out: Spec, axis: int | None, dtype: DType | None, include_initial: bool) -> Fn:
+    def make(out: Spec, axis: int | None, dtype: DType | None, include_initial: bool) -> Fn:
         t = out.dtype
         to = TWINS[t]
         inner = space.widest if t.is_float else torch.int64 if t is dt.bool_ else to
@@ -126,7 +126,7 @@ def _running(space: Space, fn: Fn, first: int) -> Maker:
 
         return run
 
-    return made
+    return make
 
 
 def _softmax(fn: Fn) -> Maker:
@@ -134,7 +134,7 @@ def _softmax(fn: Fn) -> Maker:
 
 
 def _layer_norm(space: Space) -> Maker:
-    def made(out: Spec, eps: float) -> Fn:
+    def make(out: Spec, eps: float) -> Fn:
         to = space.twin(out.dtype)
 
         def run(x: Value, weight: Value | None, bias: Value | None) -> Value:
@@ -146,13 +146,13 @@ def _layer_norm(space: Space) -> Maker:
 
         return run
 
-    return made
+    return make
 
 
 def _rms_norm(space: Space) -> Maker:
     """Not torch's own, whose last bits depend on its order of adding: as the reference does it."""
 
-    def made(out: Spec, eps: float) -> Fn:
+    def make(out: Spec, eps: float) -> Fn:
         def run(x: Value, weight: Value | None) -> Value:
             squares = torch.mean(torch.square(x.to(space.widest)), -1, keepdim=True)
             y = x * torch.rsqrt(squares + eps).to(x.dtype)
@@ -160,7 +160,7 @@ def _rms_norm(space: Space) -> Maker:
 
         return run
 
-    return made
+    return make
 
 
 def _reductions(space: Space) -> dict[Op, Maker]:
@@ -246,8 +246,8 @@ def _moves() -> dict[Op, Maker]:
 
 
 def _taken(out: Spec, along: int, what: str) -> Callable[..., Fn]:
-    """Where the host reads indices at once, torch's own function refuses those outside, and negative ones, which are looked at
-    then."""
+    """Return a function that chooses how to take along an axis. The host reads indices at once here: torch's own function
+    refuses those outside, and negative ones, which are looked at then."""
 
     def plain(x: Value, indices: Value) -> Value:
         try:
@@ -261,11 +261,13 @@ def _taken(out: Spec, along: int, what: str) -> Callable[..., Fn]:
     def checked(x: Value, indices: Value) -> Value:
         if not indices.numel():
             return x.new_empty(out.shape)
-        at, size = indices.reshape(-1).to(torch.int64), x.shape[along]
-        low, high = (int(n) for n in torch.aminmax(at))
+        positions, size = indices.reshape(-1).to(torch.int64), x.shape[along]
+        low, high = (int(n) for n in torch.aminmax(positions))
         if low < -size or high >= size:
             raise BoundsError(f"{what}: an index is outside an axis of size {size}.")
-        return torch.index_select(x, along, at if low >= 0 else torch.where(at < 0, at + size, at)).reshape(out.shape)
+        return torch.index_select(
+            x, along, positions if low >= 0 else torch.where(positions < 0, positions + size, positions)
+        ).reshape(out.shape)
 
     def choose(x: Spec, indices: Spec) -> Fn:
         if not out.size or indices.dtype not in (dt.i32, dt.i64):
@@ -282,14 +284,14 @@ def _take(space: Space) -> Maker:
 def _gather(space: Space, general: Maker) -> Maker:
     """One tensor of indices for one axis takes; others come from `elements`."""
 
-    def made(out: Spec, key: tuple[Any, ...]) -> Fn:
+    def make(out: Spec, key: tuple[Any, ...]) -> Fn:
         def choose(x: Spec, *indices: Spec) -> Fn:
             axis = elements.one_axis(x.shape, key)
             return general(out, key=key) if axis is None else _taken(out, axis, "index")(x, *indices)
 
         return Fitted(space, choose)
 
-    return made
+    return make
 
 
 def _update(out: Spec, layout: Layout) -> Fn:
@@ -331,27 +333,27 @@ def _memory(x: Any) -> int:
 def apart(maker: Maker) -> Maker:
     """Results in memory of their own: copied where it is that of an operand, or of another result."""
 
-    def made(out: Any, **attrs: Any) -> Fn:
+    def make(out: Any, **attrs: Any) -> Fn:
         fn = maker(out, **attrs)
 
         def run(*xs: Any) -> Any:
-            found = fn(*xs)
-            taken = {_memory(x) for x in xs if x is not None}
+            outcome = fn(*xs)
+            addresses = {_memory(x) for x in xs if x is not None}
             results = []
-            for f in found if not isinstance(out, Spec) else (found,):
-                results.append(copied(f) if _memory(f) in taken else f)
-                taken.add(_memory(results[-1]))
+            for f in outcome if not isinstance(out, Spec) else (outcome,):
+                results.append(copied(f) if _memory(f) in addresses else f)
+                addresses.add(_memory(results[-1]))
             return results[0] if isinstance(out, Spec) else tuple(results)
 
         return run
 
-    return made
+    return make
 
 
 def _elsewhere(maker: Maker, space: Space) -> Maker:
     """A row made over the CPU's namespace, for a device without f64: there and back."""
 
-    def made(out: Any, **attrs: Any) -> Fn:
+    def make(out: Any, **attrs: Any) -> Fn:
         fn = maker(out, **attrs)
         for spec in outputs(out):
             space.twin(spec.dtype)
@@ -360,12 +362,12 @@ def _elsewhere(maker: Maker, space: Space) -> Maker:
             return x.to(space.device) if isinstance(x, torch.Tensor) else x._replace(data=x.data.to(space.device))
 
         def run(*xs: Any) -> Any:
-            found = fn(*(x.cpu() for x in xs))
-            return back(found) if isinstance(out, Spec) else tuple(map(back, found))
+            result = fn(*(x.cpu() for x in xs))
+            return back(result) if isinstance(out, Spec) else tuple(map(back, result))
 
         return run
 
-    return made
+    return make
 
 
 def makers(space: Space) -> dict[Op, Maker]:
@@ -398,7 +400,7 @@ def _by_reference(row: Op) -> Maker:
     """A row that the reference computes on the memory of torch's CPU: its bits, and NumPy's speed."""
     kernel = reference.KERNELS[row]
 
-    def made(out: Any, **attrs: Any) -> Fn:
+    def make(out: Any, **attrs: Any) -> Fn:
         specs, several = outputs(out), not isinstance(out, Spec)
 
         def run(*xs: Value) -> Any:
@@ -412,7 +414,7 @@ def _by_reference(row: Op) -> Maker:
 
         return run
 
-    return made
+    return make
 
 
 def _steadily(space: Space, maker: Maker) -> Maker:

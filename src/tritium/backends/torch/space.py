@@ -31,10 +31,10 @@ LOWEST = -(2**63)
 
 def dtype_of(x: Value) -> DType:
     """Our dtype of a torch tensor."""
-    found = _OURS.get(x.dtype)
-    if found is None:
+    t = _OURS.get(x.dtype)
+    if t is None:
         raise DTypeError(f"{x.dtype} has no dtype here; cast it first: t.to(torch.float32).")
-    return found
+    return t
 
 
 def signed(x: Value) -> Value:
@@ -48,7 +48,7 @@ def unsigned(x: Value, t: torch.dtype) -> Value:
 
 
 def traits(device: torch.device) -> tuple[bool, bool]:
-    """Whether the host can read the memory of a device at once, and whether it has f64."""
+    """Return two flags: the host can read the memory of a device at once, and the device has f64."""
     return device.type == "cpu", device.type != "mps"
 
 
@@ -101,8 +101,8 @@ class Space:
         inside = wide.clamp(float(info.min), below)
         if t is dt.u64:
             high = inside >= 2.0**63
-            found = torch.where(high, inside - 2.0**63, inside).to(torch.int64) ^ (high.to(torch.int64) << 63)
-            return torch.where(wide >= end, -1, found).view(torch.uint64)
+            bits = torch.where(high, inside - 2.0**63, inside).to(torch.int64) ^ (high.to(torch.int64) << 63)
+            return torch.where(wide >= end, -1, bits).view(torch.uint64)
         return unsigned(torch.where(wide >= end, info.max, inside.to(torch.int64)), self.twin(t))
 
     # -- new values
@@ -112,10 +112,10 @@ class Space:
         self.twin(dt.dtype(data.dtype))
         mine = np.array(data, order="C", copy=True)
         if mine.dtype == ml_dtypes.bfloat16:
-            found = torch.from_numpy(mine.view(np.int16)).view(torch.bfloat16)
+            tensor = torch.from_numpy(mine.view(np.int16)).view(torch.bfloat16)
         else:
-            found = torch.from_numpy(mine)
-        return found if self.device.type == "cpu" else found.to(self.device)
+            tensor = torch.from_numpy(mine)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
     def full(self, shape: Shape, number: bool | int | float, t: DType) -> Value:
         return torch.full(shape, number, dtype=self.twin(t), device=self.device)
@@ -163,21 +163,21 @@ class Space:
         return torch.nn.functional.pad(x, [n for size in reversed(after) for n in (0, size)], value=number)
 
     def take(self, x: Value, indices: Value, axis: int) -> Value:
-        found = torch.index_select(x, axis, indices.reshape(-1))
-        return found.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+        rows = torch.index_select(x, axis, indices.reshape(-1))
+        return rows.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
     def take_along_axis(self, x: Value, indices: Value, axis: int) -> Value:
         return torch.gather(x, axis, indices.to(torch.int64))
 
-    def put(self, x: Value, at: Value, rows: Value) -> Value:
+    def put(self, x: Value, indices: Value, rows: Value) -> Value:
         """torch does not say which of equals wins: all of them are made the last."""
-        at = at.to(torch.int64)
-        order = torch.arange(at.shape[0], device=self.device)
-        last = torch.zeros(x.shape[0], dtype=torch.int64, device=self.device).scatter_reduce(0, at, order, "amax")
-        return torch.index_copy(x, 0, at, torch.index_select(rows, 0, last[at]))
+        indices = indices.to(torch.int64)
+        order = torch.arange(indices.shape[0], device=self.device)
+        last = torch.zeros(x.shape[0], dtype=torch.int64, device=self.device).scatter_reduce(0, indices, order, "amax")
+        return torch.index_copy(x, 0, indices, torch.index_select(rows, 0, last[indices]))
 
-    def add_at(self, x: Value, at: Value, rows: Value) -> Value:
-        return torch.index_add(x, 0, at, rows)
+    def add_at(self, x: Value, indices: Value, rows: Value) -> Value:
+        return torch.index_add(x, 0, indices, rows)
 
     def cumsum(self, x: Value, axis: int) -> Value:
         return torch.cumsum(x, axis, dtype=x.dtype)

@@ -43,18 +43,18 @@ def _shift(a: Value, b: Value) -> Value:
     """Down, with zeros coming in."""
     inside = (b >= 0) & (b < 64)
     by = torch.where(inside, b, 0)
-    kept = torch.where(by > 0, ~(LOWEST >> (by - 1).clamp_min(0)), -1)
-    return torch.where(inside, (a >> by) & kept, 0)
+    mask = torch.where(by > 0, ~(LOWEST >> (by - 1).clamp_min(0)), -1)
+    return torch.where(inside, (a >> by) & mask, 0)
 
 
 def _pow(a: Value, b: Value) -> Value:
     """Bit by bit of the exponent."""
     a, b = torch.broadcast_tensors(a, b)
-    found = torch.ones_like(a)
+    power = torch.ones_like(a)
     for bit in range(64):
-        found = torch.where(((b >> bit) & 1) == 1, found * a, found)
+        power = torch.where(((b >> bit) & 1) == 1, power * a, power)
         a = a * a
-    return found
+    return power
 
 
 _OF_U64: dict[Op, Fn] = {
@@ -74,9 +74,9 @@ _OF_U64: dict[Op, Fn] = {
 
 
 def _dtypes(specs: Specs, attrs: Mapping[str, Any]) -> set[DType]:
-    given = {s.dtype for s in specs if s is not None}
-    asked = attrs.get("dtype")
-    return given if asked is None else given | {asked}
+    dtypes = {s.dtype for s in specs if s is not None}
+    result_dtype = attrs.get("dtype")
+    return dtypes if result_dtype is None else dtypes | {result_dtype}
 
 
 def _common(specs: Specs, attrs: Mapping[str, Any], layouts: Any) -> bool:
@@ -106,7 +106,7 @@ def _in_int64(row: Op, maker: Maker) -> Maker:
             return x
         return unsigned(x ^ LOWEST if ordered and t is dt.u64 else x, TWINS[t])
 
-    def made(out: Any, **attrs: Any) -> Fn:
+    def make(out: Any, **attrs: Any) -> Fn:
         inner = tuple(Spec(s.shape, dt.i64 if s.dtype in _UNSIGNED else s.dtype) for s in outputs(out))
         if attrs.get("dtype") in _UNSIGNED:
             attrs["dtype"] = dt.i64
@@ -116,26 +116,26 @@ def _in_int64(row: Op, maker: Maker) -> Maker:
         fn = maker(inner if several else inner[0], **attrs)
 
         def run(*xs: Any) -> Any:
-            found = fn(*(inward(x) for x in xs))
+            result = fn(*(inward(x) for x in xs))
             return (
-                tuple(outward(f, s.dtype) for f, s in zip(found, out, strict=True))
+                tuple(outward(f, s.dtype) for f, s in zip(result, out, strict=True))
                 if several
-                else outward(found, out.dtype)
+                else outward(result, out.dtype)
             )
 
         return run
 
-    return made
+    return make
 
 
 def _by_result(maker: Maker, through: Maker) -> Maker:
     """The row itself, unless what comes out is unsigned where nothing that goes in is: the sum of u8 is u64."""
 
-    def made(out: Any, **attrs: Any) -> Fn:
+    def make(out: Any, **attrs: Any) -> Fn:
         wide = any(s.dtype in _UNSIGNED for s in outputs(out))
         return (through if wide else maker)(out, **attrs)
 
-    return made
+    return make
 
 
 def kernels(row: Op, maker: Maker) -> list[Kernel]:
@@ -144,9 +144,9 @@ def kernels(row: Op, maker: Maker) -> list[Kernel]:
         return [Kernel("torch", maker)]
     if row is ops.fused:
         return [Kernel("torch", maker, _common_steps)]
-    found = [Kernel("torch", _by_result(maker, _in_int64(row, maker)), _common)]
+    common = [Kernel("torch", _by_result(maker, _in_int64(row, maker)), _common)]
     own = _OF_U64.get(row)
     if own is None:
-        return [*found, Kernel("torch int64", _in_int64(row, maker))]
+        return [*common, Kernel("torch int64", _in_int64(row, maker))]
     of_u64 = Kernel("torch int64", _in_int64(row, lambda out: own))
-    return [*found, Kernel("torch int64", _in_int64(row, maker), _not_u64), of_u64]
+    return [*common, Kernel("torch int64", _in_int64(row, maker), _not_u64), of_u64]

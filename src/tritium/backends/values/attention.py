@@ -45,12 +45,12 @@ def _rope(
     return xp.reshape(xp.stack(pairs, -1), shape) if interleaved else xp.concat(pairs, len(shape) - 1)
 
 
-def _checked(xp: Namespace, places: Value, slots: int, capacity: int, given: int, what: str) -> list[Value]:
+def _checked(xp: Namespace, places: Value, slots: int, capacity: int, tokens: int, what: str) -> list[Value]:
     """(slot, start, count) of all sequences, held to the cache; what is outside raises later."""
     slot, start, count = (places[:, i] for i in range(3))
-    bad = (slot < 0) | (slot >= slots) | (start < 0) | (count < 0) | (count > given) | (start > capacity - count)
-    xp.doubt(bad, outside(what, slots, capacity, given))
-    limits = [(slot, slots - 1), (start, capacity), (count, given)]
+    bad = (slot < 0) | (slot >= slots) | (start < 0) | (count < 0) | (count > tokens) | (start > capacity - count)
+    xp.doubt(bad, outside(what, slots, capacity, tokens))
+    limits = [(slot, slots - 1), (start, capacity), (count, tokens)]
     zero = xp.full((), 0, dt.i32)
     return [xp.maximum(xp.minimum(x, xp.full((), max(n, 0), dt.i32)), zero) for x, n in limits]
 
@@ -59,9 +59,9 @@ def _update_cache(xp: Namespace, cache: Value, values: Value, places: Value) -> 
     """Sequence by sequence, so that the last of equals wins: a window of rows is written, and those of it that are not
     meant are written as they were."""
     shape = slots, heads, capacity, size = tuple(int(n) for n in cache.shape)
-    batch, given = (int(n) for n in values.shape[:2])
-    slot, start, count = _checked(xp, places, slots, capacity, given, "update_cache")
-    room = min(given, capacity)
+    batch, tokens = (int(n) for n in values.shape[:2])
+    slot, start, count = _checked(xp, places, slots, capacity, tokens, "update_cache")
+    room = min(tokens, capacity)
     if not (batch and room and size_of(shape)):
         return cache
     t = index_dtype(slots * heads * capacity)
@@ -75,10 +75,10 @@ def _update_cache(xp: Namespace, cache: Value, values: Value, places: Value) -> 
         token = line - (first - window)  # which token each row of the window would hold
         meant = (token >= 0) & (token < xp.astype(count[b], t))
         token = xp.maximum(token, xp.full((), 0, t))
-        at = xp.reshape(xp.astype(slot[b], t) * (heads * capacity) + head + (window + line), (heads * room,))
+        index = xp.reshape(xp.astype(slot[b], t) * (heads * capacity) + head + (window + line), (heads * room,))
         written = xp.reshape(xp.take(new[b], token, 1), (heads * room, size))
-        told = xp.reshape(xp.broadcast_to(meant[None, :], (heads, room)), (heads * room, 1))
-        rows = xp.put(rows, at, xp.where(told, written, xp.take(rows, at, 0)))
+        mask = xp.reshape(xp.broadcast_to(meant[None, :], (heads, room)), (heads * room, 1))
+        rows = xp.put(rows, index, xp.where(mask, written, xp.take(rows, index, 0)))
     return xp.reshape(rows, shape)
 
 
@@ -87,7 +87,7 @@ def _products(xp: Namespace, x: Value, y: Value) -> Value:
     size = int(x.shape[-1])
     if xp.has_f64:
         return xp.matmul(x, y)
-    parts = [xp.matmul(x[..., at : at + PART], y[..., at : at + PART, :]) for at in range(0, size, PART)]
+    parts = [xp.matmul(x[..., start : start + PART], y[..., start : start + PART, :]) for start in range(0, size, PART)]
     while len(parts) > 1:
         joined = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = joined + parts[len(joined) * 2 :]
@@ -97,27 +97,27 @@ def _products(xp: Namespace, x: Value, y: Value) -> Value:
 def _attention(
     xp: Namespace, q: Value, k: Value, v: Value, places: Value | None, factor: float, window: int | None
 ) -> Value:
-    batch, given, heads, size = (int(n) for n in q.shape)
+    batch, tokens, heads, size = (int(n) for n in q.shape)
     slots, shared, capacity, _ = (int(n) for n in k.shape)
-    if not (batch and given and heads and size and capacity):
-        return xp.full((batch, given, heads, size), 0.0, dt.f32)
+    if not (batch and tokens and heads and size and capacity):
+        return xp.full((batch, tokens, heads, size), 0.0, dt.f32)
     if places is None:
-        start, count = (xp.full((batch,), n, dt.i32) for n in (capacity - given, given))
+        start, count = (xp.full((batch,), n, dt.i32) for n in (capacity - tokens, tokens))
     else:
-        slot, start, count = _checked(xp, places, slots, capacity, given, "attention")
+        slot, start, count = _checked(xp, places, slots, capacity, tokens, "attention")
         k, v = xp.take(k, slot, 0), xp.take(v, slot, 0)
     inner = dt.f64 if xp.has_f64 else dt.f32
     keys, values = xp.astype(k, inner), xp.astype(v, inner)
-    token, key = xp.arange(given, dt.i32), xp.arange(capacity, dt.i32)
+    token, key = xp.arange(tokens, dt.i32), xp.arange(capacity, dt.i32)
     zero = xp.full((), 0.0, inner)
     # What nobody has written may hold anything, NaN too: weights of 0 would not hide it.
     values = xp.where((key[None, :] < (start + count)[:, None])[:, None, :, None], values, zero)
     group = heads // shared
     rows = xp.astype(q, inner) * xp.full((), factor, inner)
-    rows = xp.reshape(rows, (batch, given, shared, group, size))
-    rows = xp.reshape(xp.transpose(rows, (0, 2, 3, 1, 4)), (batch, shared, group * given, size))
+    rows = xp.reshape(rows, (batch, tokens, shared, group, size))
+    rows = xp.reshape(xp.transpose(rows, (0, 2, 3, 1, 4)), (batch, shared, group * tokens, size))
     scores = _products(xp, rows, xp.transpose(keys, (0, 1, 3, 2)))
-    scores = xp.reshape(scores, (batch, shared, group, given, capacity))
+    scores = xp.reshape(scores, (batch, shared, group, tokens, capacity))
     last = start[:, None] + token[None, :]
     seen = key[None, None, :] <= last[:, :, None]
     if window is not None:
@@ -126,15 +126,15 @@ def _attention(
     scores = xp.where(seen, scores, xp.full((), float("-inf"), inner))
     weights = xp.exp(scores - xp.max(scores, (4,), True))
     weights = weights / xp.sum(weights, (4,), True)
-    mixed = xp.matmul(xp.reshape(weights, (batch, shared, group * given, capacity)), values)
-    mixed = xp.reshape(mixed, (batch, shared, group, given, size))
-    mixed = xp.reshape(xp.transpose(mixed, (0, 3, 1, 2, 4)), (batch, given, heads, size))
+    mixed = xp.matmul(xp.reshape(weights, (batch, shared, group * tokens, capacity)), values)
+    mixed = xp.reshape(mixed, (batch, shared, group, tokens, size))
+    mixed = xp.reshape(xp.transpose(mixed, (0, 3, 1, 2, 4)), (batch, tokens, heads, size))
     meant = (token[None, :] < count[:, None])[:, :, None, None]
     return xp.astype(xp.where(meant, mixed, zero), dt.f32)
 
 
 def makers(xp: Namespace) -> dict[Op, Fn]:
-    """What a transformer needs beside its products."""
+    """Return the makers of the ops that a transformer needs beside its products."""
 
     def linear(out: Spec) -> Fn:
         return lambda x, w, bias: cast(xp, _linear(xp, x, w, bias), out.dtype)

@@ -38,7 +38,7 @@ class Doubt(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What a function over values takes and gives, for the compiler of a device."""
+    """The arguments and results of a function over values, for the compiler of a device."""
 
     arguments: int  # its first operands; those after them are the same at each call, unless someone writes them
     written: tuple[int, ...]  # the arguments that it may write
@@ -73,7 +73,7 @@ class Memory(Held):
 
     @property
     def begin(self) -> int:
-        """Where it begins, as the device counts: to be compared, not read."""
+        """Return the address of its first byte, as the device counts: to be compared, not read."""
         return self.address
 
     def export(self) -> int:
@@ -81,7 +81,7 @@ class Memory(Held):
 
 
 def is_whole(a: Array) -> bool:
-    """Whether an array is all of its storage, row by row."""
+    """Return True if an array is all of its storage, row by row."""
     flat = a.strides == Spec(a.shape, a.dtype).strides if a.dtype.is_packed else is_contiguous(a.shape, a.strides)
     return flat and a.offset == 0 and a.nbytes == a.storage.nbytes
 
@@ -92,7 +92,7 @@ def kernels_of(makers: Mapping[Op, Callable[..., Any]], name: str) -> dict[Op, l
 
 
 class ValueBackend(Backend):
-    """What MLX and torch have in common. A subclass says how a value is looked at, written and moved."""
+    """The parts of a backend that MLX and torch have in common. A subclass says how a value is looked at, written and moved."""
 
     required: ClassVar[tuple[str, ...]] = (
         "blank", "reshape", "strided", "updated", "from_host", "to_host", "is_true"
@@ -142,7 +142,7 @@ class ValueBackend(Backend):
         raise self._untold("how to copy from the host")
 
     def is_true(self, value: Any) -> bool:
-        """Whether any element is true; waits for it."""
+        """Return True if any element is true; wait for it."""
         raise self._untold("whether a value is true")
 
     def dtype_of(self, value: Any) -> DType:
@@ -156,11 +156,11 @@ class ValueBackend(Backend):
         return self.hold(value, spec)
 
     def handed(self, a: Array) -> Any:
-        """What the user gets of an array as a value of the library, without a copy."""
+        """Return an array as a value of the library, for the user, without a copy."""
         return self.value(a)
 
     def exported(self, a: Array) -> Any:
-        """What DLPack hands to other libraries; memory that nobody may write is marked so."""
+        """Return the value that DLPack hands to other libraries; memory that nobody may write is marked so."""
         return self.handed(a)
 
     # -- memory
@@ -170,10 +170,10 @@ class ValueBackend(Backend):
             raise self.no_room(f"{nbytes / 2**30:.2f} GiB")
         return self.storage(self.device, nbytes)
 
-    def no_room(self, asked: str) -> OutOfMemoryError:
+    def no_room(self, amount: str) -> OutOfMemoryError:
         """Return the error for a tensor that does not fit."""
         return OutOfMemoryError(
-            f"{self.device} has no room for {asked}: it has {self.capacity / 2**30:.2f} GiB. Work in smaller batches, or use a "
+            f"{self.device} has no room for {amount}: it has {self.capacity / 2**30:.2f} GiB. Work in smaller batches, or use a "
             f"smaller dtype."
         )
 
@@ -240,22 +240,22 @@ class ValueBackend(Backend):
         outs = out if several else (out,)
         specs = tuple(Spec(o.shape, o.dtype) for o in outs)
         fn = self.ready(kernel, specs if several else specs[0], attrs)
-        made = fn(*(None if x is None else self.array(x) for x in ins))
-        for o, value in zip(outs, made if several else (made,), strict=True):
+        result = fn(*(None if x is None else self.array(x) for x in ins))
+        for o, value in zip(outs, result if several else (result,), strict=True):
             self.put(o, value)
 
     def on_device(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """What a function of values gives, called on this device."""
+        """Return the result of a function of values, called on this device."""
         return fn(*args)
 
     def ready(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Callable[..., Any]:
-        """What a kernel became for such a result and such attributes; remembered."""
+        """Return the function of values of a kernel for such a result and such attributes; remembered."""
         key = (kernel, out, exact(tuple(attrs.values())))
-        found = self._ready.get(key)
-        if found is None:
+        fn = self._ready.get(key)
+        if fn is None:
             make_room(self._ready, 4096)
-            found = self._ready[key] = kernel.fn(out, **attrs)
-        return found
+            fn = self._ready[key] = kernel.fn(out, **attrs)
+        return fn
 
     def replay(self, kernel: Kernel, out: Any, ins: Specs, attrs: Mapping[str, Any]) -> Replay | None:
         specs = (out,) if isinstance(out, Spec) else out
@@ -269,13 +269,13 @@ class ValueBackend(Backend):
     def number(self, value: bool | int | float | complex, t: DType) -> Any:
         """A Python number as a value; those given lately are kept. 0.0 and -0.0 stay apart."""
         key = (t, exact(value))
-        found = self._numbers.get(key)
-        if found is None:
+        constant = self._numbers.get(key)
+        if constant is None:
             value = bool(value) if t is dt.bool_ else value
             dt.check_fits(value, t)
             make_room(self._numbers, 1024)
-            found = self._numbers[key] = self.from_host(number(value, t), t)
-        return found
+            constant = self._numbers[key] = self.from_host(number(value, t), t)
+        return constant
 
     def owned(self, a: Array) -> None:
         """Before a program writes an array where it lies: its value is no clone's."""
@@ -286,7 +286,7 @@ class ValueBackend(Backend):
         return None
 
     def takes_new(self, x: Spec, cache: Spec, interleaved: bool) -> bool:
-        """Whether `attend_new` is there for heads x of new tokens and such a cache."""
+        """Return True if `attend_new` takes heads x of new tokens and such a cache."""
         return False
 
     def attend_new(
@@ -304,8 +304,8 @@ class ValueBackend(Backend):
         """The checks of the programs that this thread is compiling."""
         if not hasattr(self._thread, "tracing"):
             self._thread.tracing = []
-        found: list[list[Doubt]] = self._thread.tracing
-        return found
+        checks: list[list[Doubt]] = self._thread.tracing
+        return checks
 
     def any_of(self, bad: list[Any]) -> Any:
         """One value that is true where any of these is, so that one look tells whether all is well; None: nobody will look."""

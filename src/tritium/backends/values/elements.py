@@ -49,21 +49,23 @@ Maker = Callable[..., Fn]
 def _take(xp: Namespace, x: Value, indices: Value, axis: int, what: str) -> Value:
     shape = tuple(int(n) for n in x.shape)
     out = (*shape[:axis], *(int(n) for n in indices.shape), *shape[axis + 1 :])
-    at = legal(xp, indices, shape[axis], what)
-    return xp.take(x, at, axis) if size_of(shape) and size_of(out) else xp.full(out, 0, xp.dtype_of(x))
+    positions = legal(xp, indices, shape[axis], what)
+    return xp.take(x, positions, axis) if size_of(shape) and size_of(out) else xp.full(out, 0, xp.dtype_of(x))
 
 
 def _take_along(xp: Namespace, x: Value, indices: Value, axis: int, out: Shape) -> Value:
     shape = tuple(int(n) for n in x.shape)
-    at = xp.broadcast_to(legal(xp, indices, shape[axis], "take_along_axis"), out)
+    positions = xp.broadcast_to(legal(xp, indices, shape[axis], "take_along_axis"), out)
     x = xp.broadcast_to(x, (*out[:axis], shape[axis], *out[axis + 1 :]))
-    return xp.take_along_axis(x, at, axis) if size_of(shape) and size_of(out) else xp.full(out, 0, xp.dtype_of(x))
+    return (
+        xp.take_along_axis(x, positions, axis) if size_of(shape) and size_of(out) else xp.full(out, 0, xp.dtype_of(x))
+    )
 
 
 def _scatter(xp: Namespace, x: Value, indices: Value, values: Value, axis: int, mode: str, what: str) -> Value:
     shape = tuple(int(n) for n in x.shape)
     named = tuple(int(n) for n in indices.shape)
-    at = flat(xp, legal(xp, indices, shape[axis], what))
+    positions = flat(xp, legal(xp, indices, shape[axis], what))
     where = (*shape[:axis], *named, *shape[axis + 1 :])
     if not size_of(shape) or not size_of(where):
         return x
@@ -71,7 +73,7 @@ def _scatter(xp: Namespace, x: Value, indices: Value, values: Value, axis: int, 
     first = (axis, *(d for d in range(len(shape)) if d != axis))
     there = tuple(first.index(d) for d in range(len(shape)))
     write = xp.put if mode == "set" else xp.add_at
-    turned = write(xp.transpose(x, first), at, xp.transpose(values, first))
+    turned = write(xp.transpose(x, first), positions, xp.transpose(values, first))
     return xp.transpose(turned, there)
 
 
@@ -79,20 +81,20 @@ def one_axis(shape: Shape, key: tuple[Any, ...]) -> int | None:
     """The axis that a key names by one index tensor while it leaves the others whole; None: it does more."""
     if len(key) != len(shape):
         return None
-    at = [d for d, k in enumerate(key) if k == "at"]
+    indexed = [d for d, k in enumerate(key) if k == "at"]
     whole = all(k == "at" or k == (0, n, 1) for k, n in zip(key, shape, strict=True))
-    return at[0] if whole and len(at) == 1 else None
+    return indexed[0] if whole and len(indexed) == 1 else None
 
 
 def _named(xp: Namespace, shape: Shape, indices: tuple[Value, ...], key: tuple[Any, ...]) -> Value:
-    """Where in flat memory the elements stand that an index names, in the shape of what it reads (`ops.gathered`)."""
+    """Return the offsets in flat memory of the elements that an index names, in the shape of what it reads (`ops.gathered`)."""
     t = index_dtype(size_of(shape))
     strides, left = contiguous_strides(shape), iter(indices)
-    given = [i for i, k in enumerate(key) if k == "at" or isinstance(k, int)]
+    indexed = [i for i, k in enumerate(key) if k == "at" or isinstance(k, int)]
     block = len(np.broadcast_shapes(*(tuple(i.shape) for i in indices)))
-    apart = given != list(range(given[0], given[-1] + 1))
-    before = [i for i, k in enumerate(key) if i not in given and (apart or i < given[0])]
-    free = [i for i in range(len(key)) if i not in given]
+    apart = indexed != list(range(indexed[0], indexed[-1] + 1))
+    before = [i for i, k in enumerate(key) if i not in indexed and (apart or i < indexed[0])]
+    free = [i for i in range(len(key)) if i not in indexed]
     ndim, lead = block + len(free), 0 if apart else len(before)
     total, d = xp.full((1,) * ndim, 0, t), 0
     for i, k in enumerate(key):
@@ -119,8 +121,8 @@ def _gather(xp: Namespace, x: Value, indices: tuple[Value, ...], key: tuple[Any,
     axis = one_axis(shape, key)
     if axis is not None:
         return _take(xp, x, indices[0], axis, "index")
-    at = xp.broadcast_to(_named(xp, shape, indices, key), out)
-    return xp.take(flat(xp, x), at, 0) if size_of(shape) and size_of(out) else xp.full(out, 0, xp.dtype_of(x))
+    offsets = xp.broadcast_to(_named(xp, shape, indices, key), out)
+    return xp.take(flat(xp, x), offsets, 0) if size_of(shape) and size_of(out) else xp.full(out, 0, xp.dtype_of(x))
 
 
 def _put(xp: Namespace, x: Value, value: Value, indices: tuple[Value, ...], key: tuple[Any, ...]) -> Value:
@@ -129,10 +131,10 @@ def _put(xp: Namespace, x: Value, value: Value, indices: tuple[Value, ...], key:
     if axis is not None:
         return _scatter(xp, x, indices[0], value, axis, "set", "index")
     part = ops.gathered(shape, tuple(tuple(i.shape) for i in indices), key)
-    at = xp.broadcast_to(_named(xp, shape, indices, key), part)
+    offsets = xp.broadcast_to(_named(xp, shape, indices, key), part)
     if not size_of(shape) or not size_of(part):
         return x
-    return xp.reshape(xp.put(flat(xp, x), flat(xp, at), flat(xp, xp.broadcast_to(value, part))), shape)
+    return xp.reshape(xp.put(flat(xp, x), flat(xp, offsets), flat(xp, xp.broadcast_to(value, part))), shape)
 
 
 def update(xp: Namespace, x: Value, layout: Layout, value: Value) -> Value:
@@ -140,8 +142,8 @@ def update(xp: Namespace, x: Value, layout: Layout, value: Value) -> Value:
     shape = tuple(int(n) for n in x.shape)
     if 0 in layout.shape:
         return x
-    at = flat(xp, places(xp, layout))
-    return xp.reshape(xp.put(flat(xp, x), at, flat(xp, xp.broadcast_to(value, layout.shape))), shape)
+    offsets = flat(xp, places(xp, layout))
+    return xp.reshape(xp.put(flat(xp, x), offsets, flat(xp, xp.broadcast_to(value, layout.shape))), shape)
 
 
 def _rolled(xp: Namespace, x: Value, shift: Any, axis: Any) -> Value:
@@ -170,8 +172,8 @@ def _searchsorted(xp: Namespace, x1: Value, x2: Value, side: str) -> Value:
     low, high = (xp.full(tuple(x2.shape), k, dt.i32) for k in (0, n))
     for _ in range(n.bit_length()):
         middle = (low + high) >> 1
-        found = xp.take(x1, xp.minimum(middle, xp.full((), n - 1, dt.i32)), 0)
-        before = _before(found, x2) if side == "left" else ~_before(x2, found)
+        probe = xp.take(x1, xp.minimum(middle, xp.full((), n - 1, dt.i32)), 0)
+        before = _before(probe, x2) if side == "left" else ~_before(x2, probe)
         before = before & (low < high)
         low, high = xp.where(before, middle + 1, low), xp.where(before, high, middle)
         high = xp.maximum(low, high)
@@ -245,8 +247,8 @@ def _sources(xp: Namespace) -> dict[Op, Maker]:
 
     def one_hot(out: Spec, num_classes: int, dtype: DType | None) -> Fn:
         def run(x: Value) -> Value:
-            at = legal(xp, x, num_classes, "one_hot")
-            return xp.astype(at[..., None] == xp.arange(num_classes, index_dtype(num_classes)), out.dtype)
+            classes = legal(xp, x, num_classes, "one_hot")
+            return xp.astype(classes[..., None] == xp.arange(num_classes, index_dtype(num_classes)), out.dtype)
 
         return run
 
@@ -255,9 +257,9 @@ def _sources(xp: Namespace) -> dict[Op, Maker]:
 
 def _on_host(row: Op, out: Spec, attrs: dict[str, Any]) -> np.ndarray[Any, Any]:
     """A source as the reference makes it: each of its numbers is worked out in f64 and rounded once."""
-    made = np.empty(out.shape, out.dtype.numpy)
-    reference.KERNELS[row](out=made, **attrs)
-    return made
+    result = np.empty(out.shape, out.dtype.numpy)
+    reference.KERNELS[row](out=result, **attrs)
+    return result
 
 
 # ---- along axes
@@ -342,18 +344,18 @@ def _running(xp: Namespace, fn: Fn, first: int) -> Maker:
 
 
 def _reductions(xp: Namespace) -> dict[Op, Maker]:
-    def of(fn: Fn, how: Callable[..., Maker] = wide) -> Maker:
+    def make(fn: Fn, how: Callable[..., Maker] = wide) -> Maker:
         return how(xp, lambda *xs, **attrs: fn(xp, *xs, **attrs))
 
     def std(xp: Namespace, x: Value, **attrs: Any) -> Value:
         return xp.sqrt(_var(xp, x, **attrs))
 
     return {
-        ops.var: of(_var, deep),
-        ops.std: of(std, deep),
-        ops.softmax: of(_softmax),
-        ops.log_softmax: of(_log_softmax),
-        ops.layer_norm: of(_layer_norm, deep),
+        ops.var: make(_var, deep),
+        ops.std: make(std, deep),
+        ops.softmax: make(_softmax),
+        ops.log_softmax: make(_log_softmax),
+        ops.layer_norm: make(_layer_norm, deep),
         ops.rms_norm: _rms_norm(xp),
         ops.cumulative_sum: _running(xp, xp.cumsum, 0),
         ops.cumulative_prod: _running(xp, xp.cumprod, 1),
@@ -373,8 +375,8 @@ def fused(xp: Namespace, rows: dict[Op, Maker]) -> Maker:
             values: list[Any] = list(xs)
             for inputs, fn in steps:
                 values.append(fn(*(None if i is None else values[i] for i in inputs)))
-            found = tuple(values[v] for v in body.outputs)
-            return found[0] if isinstance(out, Spec) else found
+            results = tuple(values[v] for v in body.outputs)
+            return results[0] if isinstance(out, Spec) else results
 
         return run
 
@@ -394,8 +396,8 @@ def _step(xp: Namespace, step: Step, rows: dict[Op, Maker]) -> Fn:
 
 def makers(xp: Namespace) -> dict[Op, Maker]:
     """A maker for each row that is more than one function of a library; `fused` is for the whole table."""
-    found = _moves(xp) | _sources(xp) | _reductions(xp)
-    found |= elements_random.makers(xp) | elements_quantized.makers(xp)
-    found |= elements_attention.makers(xp) | elements_mixers.makers(xp)
-    found[ops.astype] = lambda out, dtype, copy: lambda x: cast(xp, x, out.dtype)
-    return found
+    rows = _moves(xp) | _sources(xp) | _reductions(xp)
+    rows |= elements_random.makers(xp) | elements_quantized.makers(xp)
+    rows |= elements_attention.makers(xp) | elements_mixers.makers(xp)
+    rows[ops.astype] = lambda out, dtype, copy: lambda x: cast(xp, x, out.dtype)
+    return rows

@@ -72,9 +72,9 @@ def _own(xp: Namespace, state: Value, slot: Value, start: Value) -> Value:
 def _kept(xp: Namespace, state: Value, slot: Value, count: Value, states: Value) -> Value:
     """`state` with those of sequences that had tokens; the others are written to a row of nobody."""
     slots = int(state.shape[0])
-    at = xp.where(count > 0, slot, xp.full((), slots, dt.i32))
+    target = xp.where(count > 0, slot, xp.full((), slots, dt.i32))
     spare = xp.full((1, *(int(n) for n in state.shape[1:])), 0.0, dt.f32)
-    return xp.put(xp.concat([state, spare], 0), at, states)[:slots]
+    return xp.put(xp.concat([state, spare], 0), target, states)[:slots]
 
 
 def _causal_conv1d(
@@ -144,9 +144,9 @@ def _expert_matmul(
     rows, chosen = xp.reshape(rows, (pairs, k)), xp.reshape(experts, (pairs,))
     held = xp.maximum(xp.minimum(chosen, xp.full((), count - 1, dt.i32)), xp.full((), 0, dt.i32))
 
-    def product(some: Value, at: Value) -> Value:
+    def product(some: Value, index: Value) -> Value:
         def take(value: Value) -> Value:
-            return xp.take(value, at, 0)[0]
+            return xp.take(value, index, 0)[0]
 
         own = take(scale) if len(scale.shape) else scale
         return scaled(xp, some, expert_of(w, take), own, None, group, "token")

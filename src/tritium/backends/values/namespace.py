@@ -1,4 +1,4 @@
-"""What MLX and torch have in common, as one small namespace, and the casts and indices that rows over it need.
+"""One small namespace of functions that MLX and torch have in common, and the casts and indices that ops over it need.
 
 Knows nothing of either library, of devices or tensors. `elements` writes rows once over it.
 """
@@ -88,12 +88,12 @@ class Namespace(Protocol):
     def take_along_axis(
         self, x: Value, indices: Value, axis: int
     ) -> Value: ...  # as take; equal shapes but for the axis
-    def put(self, x: Value, at: Value, rows: Value) -> Value:
-        """x with rows x[at[i]] replaced, `at` of one axis; the last of equals wins."""
+    def put(self, x: Value, indices: Value, rows: Value) -> Value:
+        """x with rows x[indices[i]] replaced, `indices` of one axis; the last of equals wins."""
         ...
 
-    def add_at(self, x: Value, at: Value, rows: Value) -> Value:
-        """x with rows added to x[at[i]], each of equals once, in order where floats are."""
+    def add_at(self, x: Value, indices: Value, rows: Value) -> Value:
+        """x with rows added to x[indices[i]], each of equals once, in order where floats are."""
         ...
 
     # -- beyond the library
@@ -144,7 +144,7 @@ def size_of(shape: Shape) -> int:
 
 
 def index_dtype(count: int) -> DType:
-    """What holds an index below count."""
+    """Return the dtype that holds an index below count."""
     return dt.i32 if count < 2**31 else dt.i64
 
 
@@ -231,22 +231,22 @@ def legal(xp: Namespace, indices: Value, size: int, what: str) -> Value:
         bad = (indices < -size) | (indices >= size)
     if bad is not None:
         xp.doubt(bad, f"{what}: an index is outside an axis of size {size}.")
-    at = xp.astype(indices, index_dtype(size))
-    at = xp.where(at < 0, at + size, at)
+    positions = xp.astype(indices, index_dtype(size))
+    positions = xp.where(positions < 0, positions + size, positions)
     low, high = (xp.full((), n, index_dtype(size)) for n in (0, max(size - 1, 0)))
-    return xp.minimum(xp.maximum(at, low), high)
+    return xp.minimum(xp.maximum(positions, low), high)
 
 
 def places(xp: Namespace, layout: Layout) -> Value:
-    """Where the elements of a layout stand in flat memory, in its shape."""
+    """Return the offsets in flat memory of the elements of a layout, in its shape."""
     strides = layout.strides
     reach = layout.offset + sum(max((n - 1) * s, 0) for n, s in zip(layout.shape, strides, strict=True)) + 1
     t = index_dtype(reach)
-    at = xp.full(layout.shape, layout.offset, t)
+    offsets = xp.full(layout.shape, layout.offset, t)
     for d, (n, s) in enumerate(zip(layout.shape, strides, strict=True)):
         steps = xp.arange(n, t) * s
-        at = at + xp.reshape(steps, (n, *(1 for _ in layout.shape[d + 1 :])))
-    return at
+        offsets = offsets + xp.reshape(steps, (n, *(1 for _ in layout.shape[d + 1 :])))
+    return offsets
 
 
 def flat(xp: Namespace, x: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Where each integer of a packed dtype lies, over values of a library: what `backends.reference.packed` says, in its order.
+"""The layout of the integers of each packed dtype, over values of a library: that of `backends.reference.packed`, in its order.
 
 Knows nothing of MLX or torch. A byte holds one to five fields; a dtype says how they are read and joined.
 """
@@ -22,7 +22,7 @@ DIGITS = (1, 3, 9, 27, 81)
 
 
 class Code(NamedTuple):
-    """How many integers a byte holds; bytes (as i16) to each of them; them (as i16) to bytes."""
+    """The number of integers in a byte; bytes (as i16) to each of them; them (as i16) to bytes."""
 
     fields: int
     read: Callable[[Namespace, Value], list[Value]]
@@ -133,9 +133,9 @@ def _from_tiles(xp: Namespace, fields: list[Value], padded: Shape, t: DType) -> 
     *lead, n, k = padded
     lanes, tiles = t.rows // len(fields), (*lead, n // t.rows, k // t.block)
     lines = [xp.reshape(f, (*tiles, t.block // 4, lanes, 4)) for f in fields]
-    at = len(tiles)
-    rows = xp.stack([_swapped(xp, x, at, at + 1) for x in lines], at)
-    return xp.reshape(_swapped(xp, xp.reshape(rows, (*tiles, t.rows, t.block)), at - 1, at), padded)
+    axis = len(tiles)
+    rows = xp.stack([_swapped(xp, x, axis, axis + 1) for x in lines], axis)
+    return xp.reshape(_swapped(xp, xp.reshape(rows, (*tiles, t.rows, t.block)), axis - 1, axis), padded)
 
 
 def encode(xp: Namespace, values: Value, t: DType, *, checked: bool) -> Packed:
@@ -162,10 +162,10 @@ def _in_row(xp: Namespace, x: Value, padded: Shape, t: DType) -> list[Value]:
 
 def _to_tiles(xp: Namespace, x: Value, padded: Shape, t: DType, fields: int) -> list[Value]:
     *lead, n, k = padded
-    at = len(lead) + 2
-    tiles = _swapped(xp, xp.reshape(x, (*lead, n // t.rows, t.rows, k // t.block, t.block)), at - 1, at)
+    axis = len(lead) + 2
+    tiles = _swapped(xp, xp.reshape(x, (*lead, n // t.rows, t.rows, k // t.block, t.block)), axis - 1, axis)
     lines = xp.reshape(tiles, (*lead, n // t.rows, k // t.block, fields, t.rows // fields, t.block // 4, 4))
-    return [_swapped(xp, lines[..., i, :, :, :], at, at + 1) for i in range(fields)]
+    return [_swapped(xp, lines[..., i, :, :, :], axis, axis + 1) for i in range(fields)]
 
 
 def bytes_shape(shape: Shape, t: DType) -> Any:

@@ -58,11 +58,11 @@ def dot(xp: Namespace, q: Value, w: Packed | Value) -> Value:
     rows = xp.reshape(q, (size_of(lead), k))
     if not k or not n or not size_of(lead):
         return xp.full((*lead, n), 0, dt.i32)
-    found = xp.ternary_dot(rows, w) if isinstance(w, Packed) and w.dtype.is_ternary else None
-    if found is None:
+    sums = xp.ternary_dot(rows, w) if isinstance(w, Packed) and w.dtype.is_ternary else None
+    if sums is None:
         most = largest(w.dtype if isinstance(w, Packed) else dt.i8)
-        found = plain_dot(xp, rows, decode(xp, w, checked=False), most)
-    return xp.reshape(found, (*lead, n))
+        sums = plain_dot(xp, rows, decode(xp, w, checked=False), most)
+    return xp.reshape(sums, (*lead, n))
 
 
 def plain_dot(xp: Namespace, q: Value, t: Value, most: int) -> Value:
@@ -72,8 +72,8 @@ def plain_dot(xp: Namespace, q: Value, t: Value, most: int) -> Value:
     k = int(q.shape[-1])
     a, b = xp.astype(q, dt.f32), xp.transpose(xp.astype(t, dt.f32), (1, 0))
     total = None
-    for at in range(0, k, step):
-        part = xp.astype(xp.matmul(a[:, at : at + step], b[at : at + step, :]), dt.i32)
+    for start in range(0, k, step):
+        part = xp.astype(xp.matmul(a[:, start : start + step], b[start : start + step, :]), dt.i32)
         total = part if total is None else total + part
     return total
 
@@ -83,7 +83,7 @@ def _group_dots(xp: Namespace, q: Value, w: Packed | Value, group: int) -> list[
     t = decode(xp, w, checked=False)
     most = largest(w.dtype if isinstance(w, Packed) else dt.i8)
     k = int(q.shape[-1])
-    parts = (slice(at, min(at + group, k)) for at in range(0, k, group))
+    parts = (slice(start, min(start + group, k)) for start in range(0, k, group))
     return [xp.astype(plain_dot(xp, q[:, part], t[:, part], most), dt.f32) for part in parts]
 
 
@@ -158,7 +158,7 @@ def _grouped(xp: Namespace, x: Value, how: Scales, scales: Shape, group: int) ->
         return how(x) if scales else how(xp.reshape(how(x), (n,)))
     if k and k % group == 0:
         return how(xp.reshape(x, (*scales, group)))
-    parts = [how(x[:, at : min(at + group, k)]) for at in range(0, k, group)]
+    parts = [how(x[:, start : min(start + group, k)]) for start in range(0, k, group)]
     return xp.stack(parts, 1) if parts else xp.full(scales, 0.0, xp.dtype_of(x))
 
 
@@ -304,29 +304,29 @@ def _dequantized(xp: Namespace, w: Packed | Value, scale: Value, zero: Value | N
     return near * _spread(xp, scale, group, k)
 
 
-def _gathered(xp: Namespace, w: Packed | Value, at: Value) -> Value:
+def _gathered(xp: Namespace, w: Packed | Value, indices: Value) -> Value:
     """The integers of the rows at these indices, [n, K]; of tiles, whole tiles of rows are read."""
     n, k = (int(s) for s in w.shape)
     if not isinstance(w, Packed):
-        return xp.take(w, at, 0)
-    rows, count = w.dtype.rows, int(at.shape[0])
+        return xp.take(w, indices, 0)
+    rows, count = w.dtype.rows, int(indices.shape[0])
     if rows == 1:
-        return decode(xp, Packed(xp.take(w.data, at, 0), w.dtype, (count, k)), checked=True)
+        return decode(xp, Packed(xp.take(w.data, indices, 0), w.dtype, (count, k)), checked=True)
     tiles = xp.reshape(w.data, (-(-n // rows), -1))
     near = decode(
-        xp, Packed(xp.reshape(xp.take(tiles, at // rows, 0), (-1,)), w.dtype, (count * rows, k)), checked=False
+        xp, Packed(xp.reshape(xp.take(tiles, indices // rows, 0), (-1,)), w.dtype, (count * rows, k)), checked=False
     )
-    first = xp.astype(xp.array(np.arange(count) * rows), xp.dtype_of(at))
-    return xp.take(near, first + at % rows, 0)
+    first = xp.astype(xp.array(np.arange(count) * rows), xp.dtype_of(indices))
+    return xp.take(near, first + indices % rows, 0)
 
 
 def _taken(xp: Namespace, w: Packed | Value, scale: Value, indices: Value, group: int) -> Value:
     shape, k = tuple(indices.shape), int(w.shape[1])
     if not size_of(shape) or not k:
         return xp.full((*shape, k), 0.0, dt.f32)
-    at = xp.reshape(legal(xp, indices, int(w.shape[0]), "take_rows"), (size_of(shape),))
-    steps = xp.astype(xp.take(scale, at, 0) if len(scale.shape) else scale, dt.f32)
-    near = xp.astype(_gathered(xp, w, at), dt.f32) * _spread(xp, steps, group, k)
+    rows = xp.reshape(legal(xp, indices, int(w.shape[0]), "take_rows"), (size_of(shape),))
+    steps = xp.astype(xp.take(scale, rows, 0) if len(scale.shape) else scale, dt.f32)
+    near = xp.astype(_gathered(xp, w, rows), dt.f32) * _spread(xp, steps, group, k)
     return xp.reshape(near, (*shape, k))
 
 

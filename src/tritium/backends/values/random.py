@@ -50,11 +50,11 @@ def _top(low: Value, high: Value, bits: int) -> Value:
 
 def _uniform(xp: Namespace, out: Spec, seed: int) -> Value:
     if out.dtype is dt.f64:
-        found = xp.astype(_top(*_pairs(xp, seed, out.size), 53), dt.f64) * 2.0**-53
+        values = xp.astype(_top(*_pairs(xp, seed, out.size), 53), dt.f64) * 2.0**-53
     else:  # as many bits as the mantissa holds, so that rounding never gives 1
         bits = {dt.f32: 24, dt.f16: 11}.get(out.dtype, 8)
-        found = xp.astype(_words(xp, seed, out.size) >> (32 - bits), dt.f32) * 2.0**-bits
-    return xp.reshape(xp.astype(found, out.dtype), out.shape)
+        values = xp.astype(_words(xp, seed, out.size) >> (32 - bits), dt.f32) * 2.0**-bits
+    return xp.reshape(xp.astype(values, out.dtype), out.shape)
 
 
 def _normal(xp: Namespace, out: Spec, seed: int) -> Value:
@@ -79,11 +79,11 @@ def _normal(xp: Namespace, out: Spec, seed: int) -> Value:
     return xp.reshape(cast(xp, xp.reshape(values, (2 * pairs,))[: out.size], out.dtype), out.shape)
 
 
-def _choose(xp: Namespace, which: Value, of: tuple[Value, ...]) -> Value:
-    found = of[3]
+def _choose(xp: Namespace, which: Value, choices: tuple[Value, ...]) -> Value:
+    result = choices[3]
     for i in (2, 1, 0):
-        found = xp.where(which == i, of[i], found)
-    return found
+        result = xp.where(which == i, choices[i], result)
+    return result
 
 
 def _integers(xp: Namespace, out: Spec, seed: int, low: int, high: int) -> Value:
