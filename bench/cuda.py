@@ -16,7 +16,8 @@ for a while before it is timed: what draws most power runs at the lowest, and th
 floats in.
 `dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
 mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `torch`: layers inside a PyTorch
-model, eager and compiled, and what their calls cost the host. `exact`: random
+model, eager and compiled, and what their calls cost the host. `groups`: weights with a scale for each 64 or 128 columns beside one
+scale for all, quantiser included, results compared with the formula. `exact`: random
 sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. `random`, only with
 `--random-shapes N`: n and k are log-uniform multiples of 64 from 1,024 to 32,768, with as many draws of 1, 2 to 31, 32 to 512, 513 to
 2,048 and 2,049 to 8,192 tokens (log-uniform); activations quantised beforehand for all, and once with both quantisers; int4 up to
@@ -57,6 +58,7 @@ PARTS = {
     "host": ("cuda_dense", "host"),
     "dense": ("cuda_dense", "dense"),
     "torch": ("cuda_torch", "inside"),
+    "groups": ("cuda_groups", "groups"),
     "random": ("cuda_random", "random_shapes"),
 }
 ON_REQUEST = ("random",)  # parts that run only if an option asks for them

@@ -24,6 +24,11 @@ RECORDED_US = dict(zip(SHAPES, (5.1, 9.0, 10.7, 7.2, 13.2, 14.5, 40.2), strict=T
 TIMES_RECORDED = 2.5
 MEDIAN_FP8 = {1: 2.5, 32: 1.15}  # of random shapes, by the fewest tokens of their class
 TIMES_INT4 = 1.5  # at one token
+GROUP_TIMES, GROUP_FEW, GROUP_TIMES_MANY = (
+    1.15,
+    256,
+    1.4,
+)  # of groups of 128 beside none, at most: up to so many tokens, and above
 CHAIN_US, TOKEN_US = 270.0, 600.0  # at most
 TIMES_TORCH, REPLAY_US, HOST_TIMES_MM = 1.5, 10.0, 1.2  # at most, of the host's time
 

@@ -152,6 +152,23 @@ def inside_torch(records: Records) -> Rows:
     return Rows("Ternary layers inside PyTorch on a GPU", ("what", "case"), columns, rows)
 
 
+def groups(records: Records) -> Rows:
+    names = list(dict.fromkeys(name for part in records for cell in part for name in cell["us"]))
+    columns = [Column(name, "µs", f"median time of a layer, quantiser included, {name}") for name in names]
+    columns += [
+        Column(f"{name} / none", "×", f"time with {name} / time with one scale for all", "ratio") for name in names[1:]
+    ]
+    rows = []
+    for cell in (cell for part in records for cell in part):
+        us = cell["us"]
+        ratios = {f"{name} / none": ratio_in(us, name, names[0]) for name in names[1:]}
+        rows.append(Entry((str(cell["tokens"]), f"{cell['n']}×{cell['k']}"), times_of(us) | present(**ratios)))
+    checked = sum(cell["checked"] for part in records for cell in part)
+    wrong = sum(cell["wrong"] for part in records for cell in part)
+    note = f"{checked:,} results compared with the formula, wrong: {wrong}."
+    return Rows("Ternary layers with groups of columns on a GPU", ("tokens", "n × k"), columns, rows, (note,))
+
+
 def dense(records: Records) -> Rows:
     (record,) = records
     ceiling = record["read_bytes_per_s"]
@@ -177,4 +194,5 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "dense": dense,
     "random": random_shapes,
     "torch": inside_torch,
+    "groups": groups,
 }

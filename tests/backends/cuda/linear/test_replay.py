@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ class Kernel:
     def __init__(self) -> None:
         self.compiled: list[tuple[Any, ...]] = []
         self.replayed: list[tuple[tuple[int, ...], tuple[Any, ...], int]] = []
+        self.bases: list[int] = []  # of boxes, at the time of a launch
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def first(*args: Any, **others: Any) -> Any:
@@ -34,7 +36,11 @@ class Compiled:
         self._kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *args, stream: self._kernel.replayed.append((grid, args, stream))
+        def run(*args: Any, stream: int) -> None:
+            self._kernel.replayed.append((grid, args, stream))
+            self._kernel.bases += [a.base.data_ptr() for a in args if isinstance(a, Box)]
+
+        return run
 
 
 class Box:
@@ -75,7 +81,8 @@ def test_a_plan_launches_with_other_inputs_and_results() -> None:
     assert args[0] == other.data_ptr() != x.data_ptr()
     assert args[3:] == (3, 64, True)
     assert late[2] == y.data_ptr()
-    assert late[1].base is y
+    assert kernel.bases == [y.data_ptr()]
+    assert late[1].base is None  # a plan keeps no result
     assert args[1] == args[2] == late[0]  # the memory between them
     assert late[3:] == (3, 32, False)
     assert y.shape == (2, 5)
@@ -116,6 +123,17 @@ def test_a_call_that_does_not_read_its_input_itself_is_never_replayed() -> None:
     for _ in range(3):
         plans(torch.ones(2, 4))
     assert not kernel.replayed
+
+
+def test_a_plan_keeps_neither_inputs_nor_results() -> None:
+    kernel, boxes = Kernel(), list[Box]()
+    plans = replay.Plans(layer(kernel, boxes))
+    x = torch.ones(2, 4)
+    seen = [weakref.ref(plans(x)), weakref.ref(plans(x)), weakref.ref(x)]
+    del x
+    for kept in (kernel.compiled, kernel.replayed, boxes):
+        kept.clear()
+    assert [kept() for kept in seen] == [None, None, None]
 
 
 def test_many_tokens_are_launched_as_ever() -> None:

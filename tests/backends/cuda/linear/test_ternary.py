@@ -393,7 +393,7 @@ def test_tiled_tokens_are_taken_by_every_kernel() -> None:
 
 
 @runs
-@settings(max_examples=6 if INTERPRETED else 80, deadline=None)
+@settings(max_examples=6 if INTERPRETED else 25, deadline=None)
 @given(
     st.integers(1, MOST[0]), st.integers(1, MOST[1]), st.integers(1, MOST[2]), st.booleans(), st.booleans(),
     st.sampled_from(["one", "rows", "32", "100"]), st.sampled_from(KINDS),

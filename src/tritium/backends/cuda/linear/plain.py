@@ -139,6 +139,17 @@ def _steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EV
     return acc
 
 
+@triton.jit
+def tile_places(tile, M, N, BN: tl.constexpr, BM: tl.constexpr, WIDE: tl.constexpr):
+    """Return the rows of weights and the tokens of a tile [BN, BM]; tiles go WIDE rows of tiles at a time."""
+    across = tl.cdiv(N, BN)
+    down = tl.cdiv(M, BM)
+    first = tile // (WIDE * down) * WIDE
+    width = tl.minimum(across - first, WIDE)
+    rest = tile % (WIDE * down)
+    return (first + rest % width) * BN + tl.arange(0, BN), rest // width * BM + tl.arange(0, BM)
+
+
 @triton.jit(do_not_specialize=["M"])
 def gemm(
     w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
@@ -152,13 +163,7 @@ def gemm(
     finishes, and leaves the count zero for the next launch on the stream.
     """
     tile = tl.program_id(0)
-    across = tl.cdiv(N, BN)
-    down = tl.cdiv(M, BM)
-    first = tile // (GROUP * down) * GROUP
-    width = tl.minimum(across - first, GROUP)
-    rest = tile % (GROUP * down)
-    rn = (first + rest % width) * BN + tl.arange(0, BN)
-    rm = rest // width * BM + tl.arange(0, BM)
+    rn, rm = tile_places(tile, M, N, BN, BM, GROUP)
     steps = tl.cdiv(KB, BK)
     part = tl.program_id(1)
     low = part * steps // SPLIT

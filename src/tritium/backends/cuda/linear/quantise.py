@@ -102,6 +102,27 @@ def tokens(
 
 
 @triton.jit
+def groups(x, q, scale, KP, K: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, EARLY: tl.constexpr):
+    """q [M, KP] of x [M, K], with a scale for each GROUP of columns, [M, KP / GROUP]; columns from K to KP become 0.
+
+    One program takes BLOCK columns of a row, by the steps of `tokens` for each group.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    begin(EARLY)
+    o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + row * K + o, mask=o < K, other=0.0).to(tl.float32)
+    v = tl.reshape(v, (BLOCK // GROUP, GROUP))
+    bits = tl.max(v.to(tl.int32, bitcast=True) & MOST, 1)
+    whole = bits < INFINITE
+    largest = tl.maximum(tl.where(whole, bits, 0).to(tl.float32, bitcast=True), SMALLEST)
+    n = nearest(tl.where(whole[:, None], v, 0.0) * tl.div_rn(127.0, largest)[:, None])
+    tl.store(q + row * KP + o, tl.reshape(n, (BLOCK,)).to(tl.int8), mask=o < KP)
+    at = tl.program_id(1) * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
+    of_group = tl.where(whole, tl.div_rn(largest, 127.0), float("nan"))
+    tl.store(scale + row * (KP // GROUP) + at, of_group, mask=at < KP // GROUP)
+
+
+@triton.jit
 def sums(
     q, total, K, KP, padded,
     BLOCK: tl.constexpr, PASSES: tl.constexpr, COPY: tl.constexpr, TILED: tl.constexpr, EARLY: tl.constexpr,

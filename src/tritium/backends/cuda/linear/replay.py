@@ -1,8 +1,9 @@
-"""Calls that launch the same kernels again: with the results of Triton's binder kept, the host spends a third of the time on them.
+"""Calls that launch the same kernels again, natively: with all parameters laid out, the host spends little on them.
 
 Knows nothing of which kernels there are. A call is run once with its launches recorded; a plan launches the compiled kernels with the
-same arguments, but for its input and its result. Memory between its kernels is shared by all plans of a thread and stream, whose
-launches follow each other. Nothing is replayed while a graph is captured: what a graph reads must be its own.
+same arguments, but for its input and its result: by `cuda.launcher`, or where that is not to be had by what Triton compiled, with the
+results of its binder kept. Memory between its kernels is shared by all plans of a thread and stream, whose launches follow each
+other. Nothing is replayed while a graph is captured: what a graph reads must be its own.
 """
 
 from __future__ import annotations
@@ -11,23 +12,16 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from tritium.backends.cuda.gpu import capturing
+from tritium.backends.cuda.gpu import capturing, made_apart
+from tritium.backends.cuda.launcher import Launch, prepared
 
 ALIGNED = 16  # bytes; kernels are compiled for memory that begins at a multiple
 MOST_TOKENS = 512  # of more, kernels run for longer than the host takes to launch them
 MOST_PLANS = 8  # of one owner: batches come and go
-
-
-class Launch(NamedTuple):
-    """One launch: the compiled kernel, its grid and all of its arguments in order."""
-
-    compiled: Any
-    grid: tuple[int, ...]
-    arguments: list[Any]
 
 
 _state = threading.local()
@@ -43,14 +37,17 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **others: Any) -> Non
 
 
 def scratch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return memory for what one kernel hands to the next; in a recorded call it is that of the thread and stream."""
+    """Return memory for what one kernel hands to the next; in a recorded call it is that of the thread and stream, made apart:
+    torch may be about to record a graph, whose memory it takes back."""
     if getattr(_state, "launches", None) is None:
         return torch.empty(shape, dtype=dtype, device=device)
     pool: dict[Any, torch.Tensor] = _state.__dict__.setdefault("pool", {})
     key, size = (_state.stream, _state.taken, dtype, device), math.prod(shape)
     _state.taken += 1
     if key not in pool or pool[key].numel() < size:
-        pool[key] = torch.empty(size, dtype=dtype, device=device)
+        pool[key] = made_apart(lambda: torch.empty(size, dtype=dtype, device=device), device)
+        if device.type == "cuda":
+            pool[key].record_stream(torch.cuda.current_stream(device))
     return pool[key][:size].view(shape)
 
 
@@ -74,39 +71,58 @@ class Plan:
 
     def __init__(self, call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
         with _recording(stream_of(x.device)) as launches:
-            self.first = out = call(x)
+            out = call(x)
         source, target = x.data_ptr(), out.data_ptr()
-        self.width, self.dtype = out.shape[-1], out.dtype
+        self.first: torch.Tensor | None = (
+            out  # whoever made the plan takes it: what is kept must not be memory of a graph
+        )
+        self.shape, self.dtype, self.device = out.shape, out.dtype, out.device
+        used = [getattr(a, "base", a) for one in launches for a in one.arguments]
+        addresses = {a.data_ptr(): a for a in used if isinstance(a, torch.Tensor)}
+        self.works = source in addresses
+        self._alive = [a for address, a in addresses.items() if self.works and address not in (source, target)]
+        self.native: Any = prepared(launches, source, target, x.device.index) if self.works and x.is_cuda else None
+        self._again = _Relaunch(launches, source, target) if self.works and self.native is None else None
+
+    def run(self, x: torch.Tensor, stream: int) -> torch.Tensor:
+        """Launch all kernels on another input."""
+        out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        if self._again is None:
+            self.native.launch(x.data_ptr(), out.data_ptr(), stream)
+        else:
+            self._again(x.data_ptr(), out, stream)
+        return out
+
+
+class _Relaunch:
+    """Launches through Triton, with what its binder found kept."""
+
+    def __init__(self, launches: list[Launch], source: int, target: int) -> None:
         self._steps: list[tuple[Any, list[Any], list[int], list[int], list[Any]]] = []
-        self._alive = [a for one in launches for a in one.arguments]
-        reads = 0
         for compiled, grid, arguments in launches:
             tensors = {i: a.data_ptr() for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
             boxes = [a for a in arguments if isinstance(getattr(a, "base", None), torch.Tensor)]
             inputs = [i for i, address in tensors.items() if address == source]
             results = [i for i, address in tensors.items() if address == target]
-            runner = compiled[(*grid, 1, 1)[:3]]
             mine = [b for b in boxes if b.base.data_ptr() == target]
+            for box in mine:
+                box.base = None
             numbers = [
                 tensors.get(i, a) for i, a in enumerate(arguments)
             ]  # addresses, which a launcher takes as they are
-            self._steps.append((runner, numbers, inputs, results, mine))
-            reads += len(inputs)
-        self.works = reads > 0 and bool(launches)
+            self._steps.append((compiled[(*grid, 1, 1)[:3]], numbers, inputs, results, mine))
 
-    def run(self, x: torch.Tensor, stream: int) -> torch.Tensor:
-        """Launch all kernels on another input."""
-        out = torch.empty((*x.shape[:-1], self.width), dtype=self.dtype, device=x.device)
-        source, target = x.data_ptr(), out.data_ptr()
+    def __call__(self, source: int, out: torch.Tensor, stream: int) -> None:
         for runner, arguments, inputs, results, boxes in self._steps:
             for i in inputs:
                 arguments[i] = source
             for i in results:
-                arguments[i] = target
+                arguments[i] = out.data_ptr()
             for box in boxes:
                 box.base = out
             runner(*arguments, stream=stream)
-        return out
+            for box in boxes:
+                box.base = None
 
 
 class Plans:
@@ -115,6 +131,9 @@ class Plans:
     def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._call = call
         self._plans: dict[tuple[Any, ...], Plan] = {}
+        self.native: dict[
+            tuple[Any, ...], tuple[Any, ...]
+        ] = {}  # of those that need no Triton, as `launcher.quick` takes them
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the call's result: by a plan where there is one, which the second call of a shape makes."""
@@ -126,10 +145,16 @@ class Plans:
         if plan is not None:
             return plan.run(x, stream) if plan.works else self._call(x)
         while len(self._plans) >= MOST_PLANS:
-            self._plans.pop(next(iter(self._plans)))
+            oldest = next(iter(self._plans))
+            self._plans.pop(oldest)
+            self.native.pop(oldest, None)
         self._call(x)  # first: what is kept with the weights is made there
         plan = self._plans[key] = Plan(self._call, x)
-        return plan.first.clone()
+        first, plan.first = plan.first, None
+        assert first is not None
+        if plan.native is not None:
+            self.native[key] = plan.native, tuple(plan.shape), first.stride(), plan.dtype
+        return first
 
     @staticmethod
     def _can_replay(x: torch.Tensor) -> bool:

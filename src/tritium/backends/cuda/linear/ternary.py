@@ -25,6 +25,11 @@ from tritium.machine.tuned import remembered
 
 ONE_PASS = 32768  # columns of a row that one program holds in registers
 COPIED = 32768  # columns of one token that programs bring to shared memory; those of more are read where they are
+LINED = 64, 128  # columns of a group for which there are kernels that read 2 bits
+GROUP_COLUMNS = 4096  # that one program quantises by groups
+GEMV_TOKENS = 8  # up to which each has programs of its own, which hold all weights of their rows
+GEMV_LEVELS = 2  # doublings of 1,024 columns whose terms a thread holds
+GEMV_WORDS = 4096  # of weights that a program holds
 ALONE = 3  # programs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 
 
@@ -43,7 +48,8 @@ def _options(g: Gpu, warps: int, *, early: bool = False, **others: Any) -> dict[
 
 
 class Tokens(NamedTuple):
-    """Quantised tokens: q int8 [m, wide], scale f32 [m], total int32 [m] (the sums of q), and the k columns that count.
+    """Quantised tokens: q int8 [m, wide], scale f32 [m], total int32 [m] (the sums of q), and the k columns that count. Those of
+    `quantise_lines` have a scale for each group of columns, [m, wide / group], and no sums.
 
     tiled: q has whole eights of rows, side by side in pieces of 64 bytes, as `cuda.linear.fragments` reads them best.
     """
@@ -120,6 +126,24 @@ def quantise_groups(x: Value, group: int) -> Tokens:
     if short := groups * group - k:
         x = torch.nn.functional.pad(x, (0, short))
     return quantise(x.reshape(m * groups, group))._replace(k=k)
+
+
+def quantise_lines(x: Value, group: int) -> Tokens:
+    """x [m, k] of floats as int8 with a scale for each group of columns, for `cuda.linear.grouped`."""
+    from tritium.backends.cuda.linear import quantise as cuda_quantise
+
+    m, k = x.shape
+    x = _readable(x)
+    wide, g = tuned.wide(k), gpu(x.device)
+    q, scale = scratch((m, wide), torch.int8, x.device), scratch((m, wide // group), torch.float32, x.device)
+    block = min(max(1 << (wide - 1).bit_length(), 128), GROUP_COLUMNS)
+    if m:
+        with current(x):
+            launch(
+                cuda_quantise.groups, (m, -(-wide // block)),
+                x, q, scale, wide, K=k, BLOCK=block, GROUP=group, **g.starting, **_options(g, max(block // 1024, 1)),
+            )  # fmt: skip
+    return Tokens(q, scale, scale, k)
 
 
 def _rows(m: int, tiled: bool) -> int:
@@ -358,10 +382,13 @@ def product(
     each row [n], or whatever is to be added to the results [m, n]. by_group: tokens are those of `quantise_groups`.
     """
     _same(t.k, w)
-    m = t.m // scale.shape[1] if by_group else t.m
+    lined = group in LINED and w.ternary and t.k > 0 and by_group == (t.scale.ndim == 2)
+    m = t.m // scale.shape[1] if by_group and not lined else t.m
     out = torch.empty((m, w.shape[0]), dtype=out_dtype, device=t.q.device)
     if group:
         scale = (scale if scale.dtype is torch.float16 else scale.float()).contiguous()
+        if lined:
+            return _lined(t, w, scale, bias, out, group, by_group)
         return _grouped(t, w, scale, bias, out, group, by_group)
     scale = scale.float().contiguous()
     job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias))
@@ -397,6 +424,68 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
     return out
 
 
+class Lines(NamedTuple):
+    """How the products of `cuda.linear.grouped` are cut: rows and tokens of a program, warps, stages, programs for each tile; 0 tokens:
+    each token has programs of its own, which multiply by dp4a."""
+
+    rows: int
+    tokens: int
+    warps: int
+    stages: int = 1
+    split: int = 1
+
+
+def lines_for(n: int, k: int, m: int, processors: int) -> Lines:
+    """Return how a product with groups is cut: by what was fastest at 1, 16, 64, 256 and 2,048 tokens on an H200; where one kernel
+    takes over from the other, between 1 and 16, was not measured."""
+    blocks = -(-tuned.wide(k) // COLUMNS)
+    if m <= GEMV_TOKENS:
+        words = COLUMNS // 16 << (blocks - 1).bit_length()
+        return Lines(max(min(8, GEMV_WORDS // words), 1), 0, 4 if blocks <= 1 << GEMV_LEVELS else 2)
+    if m <= 64:
+        rows, tokens, warps = (128, 16, 4) if m <= 16 else (128, 32, 8)
+    else:
+        rows, tokens, warps = (128, 128, 8) if -(-n // 128) * -(-m // 128) >= processors else (64, 128, 4)
+    tiles = -(-n // rows) * -(-m // tokens)
+    split = 1 if tiles >= processors else min(4 if m <= 64 else 2, blocks, max(4 * processors // max(tiles, 1), 1))
+    return Lines(rows, tokens, warps, 3, split)
+
+
+def _lined(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, by_group: bool) -> Value:
+    """The product with groups by `cuda.linear.grouped`; by_group: of tokens of `quantise_lines`."""
+    from tritium.backends.cuda.linear import grouped as cuda_grouped
+
+    g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
+    if not (m and n):
+        return out
+    c, ready = lines_for(n, t.k, m, g.processors), w.keeps("lines")
+    weights, asm = w.lines(), g.capability > (0, 0)
+    q = t.straight().q
+    ends = t.scale, scale, _bias(bias, out), out
+    sizes = groups, w.wide // group
+    flags = {"GROUP": group, "BIAS": _biases(bias), "BY": by_group, "ASM": asm, **g.starting}
+    with current(out):
+        if not c.tokens:
+            words, levels = weights.view(torch.int32), min((-(-t.k // COLUMNS) - 1).bit_length(), GEMV_LEVELS)
+            launch(
+                cuda_grouped.gemv, (m, -(-n // c.rows)),
+                words, q.view(torch.int32), *ends, n, *sizes, KW=words.shape[1], BN=c.rows,
+                LEVELS=levels, PARTS=-(-t.k // (COLUMNS << levels)), READY=ready, **flags, **_options(g, c.warps),
+            )  # fmt: skip
+            return out
+        tiles, blocks = -(-n // c.rows) * -(-m // c.tokens), -(-groups // (COLUMNS // group))
+        split, space = min(c.split, blocks), (out, out)
+        if split > 1:
+            sums = scratch((tiles * blocks * c.rows * c.tokens,), torch.float32, out.device)
+            space = sums, counters(out.device).some(tiles)
+        launch(
+            cuda_grouped.gemm, (tiles, split),
+            weights, q, *ends, *space, m, n, weights.shape[1], *sizes, BN=c.rows, BM=c.tokens, SPLIT=split,
+            WIDE=8, BYTES=g.bytes, **flags, **_options(g, c.warps, num_stages=c.stages),
+        )  # fmt: skip
+    return out
+
+
 def linear(
     x: Value, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype | None = None, group: int = 0,
     norm: Norm | None = None, *, by_group: bool = False, choice: Choice | None = None,
@@ -411,14 +500,13 @@ def linear(
     alone = None if group else alone_on(flat, w, choice)
     if alone is not None:
         return fused(flat, w, scale, bias, to, norm, choice=alone).reshape(*lead, w.shape[0])
+    if by_group and not k:
+        return torch.zeros((*lead, w.shape[0]), dtype=to, device=x.device) + (0 if bias is None else bias.to(to))
     if by_group:
-        if not k:
-            return torch.zeros((*lead, w.shape[0]), dtype=to, device=x.device) + (0 if bias is None else bias.to(to))
-        return product(quantise_groups(flat, group), w, scale, bias, to, group, by_group=True).reshape(
-            *lead, w.shape[0]
-        )
-    tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
-    y = product(tokens, w, scale, bias, to, group, choice=choice)
+        tokens = (quantise_lines if group in LINED and w.ternary else quantise_groups)(flat, group)
+    else:
+        tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
+    y = product(tokens, w, scale, bias, to, group, by_group=by_group, choice=choice)
     return y.reshape(*lead, w.shape[0])
 
 

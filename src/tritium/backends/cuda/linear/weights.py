@@ -69,6 +69,14 @@ class Weights:
         out = self.data.new_empty((self.shape[0], self.wide // 4), dtype=torch.uint8)
         return self._each(out, 1, lambda c: _joined(c.view(c.shape[0], 4, -1), 1))
 
+    def lines(self) -> Value:
+        """uint8 [n, wide / 4]: 128 columns in 32 bytes, the codes of a byte 32 columns apart; see `cuda.linear.grouped`."""
+        return self._arranged("lines", self._lines)
+
+    def _lines(self) -> Value:
+        out = self.data.new_empty((self.shape[0], self.wide // 4), dtype=torch.uint8)
+        return self._each(out, 1, lambda c: _joined(c.view(c.shape[0], -1, 4, 32), 2).reshape(c.shape[0], -1))
+
     def fragments(self) -> Value:
         """int32 [n / 16, wide / 128, 32, 4]; see `cuda.linear.fragments`."""
         return self._arranged("fragments", self._fragments)

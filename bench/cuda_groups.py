@@ -1,0 +1,116 @@
+"""Layers with a scale for each group of columns beside one scale for all, of bench/cuda.py: floats in, quantiser included.
+
+Knows nothing of kernels. Results are compared with the formula of docs/ternary.md, written in torch's operations, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from cuda_report import GROUP_FEW, GROUP_TIMES, GROUP_TIMES_MANY, Goal, Options, Samples, Shown, share, text
+from cuda_timing import captured, copies, in_turn, tried
+
+from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
+from tritium.perf.tables.table import Table
+
+BATCHES, QUICK_BATCHES = (1, 4, 16, 64, 128, 256, 512, 2048), (1, 16, 256, 2048)
+SHAPES = (4096, 4096), (14336, 4096), (2560, 6912), (8192, 8192)
+NONE = "none"
+GROUPS = {"group 128": (128, False), "group 64": (64, False), "group 128, activations by group": (128, True)}
+BLOCK = 1024  # columns whose terms are added to each other first
+MOST_COPIES = 128
+
+
+def by_formula(q: torch.Tensor, by: torch.Tensor, t: torch.Tensor, scale: torch.Tensor, group: int) -> torch.Tensor:
+    """Return [m, n]: sums of groups times their scales (and those of tokens where `by` has groups), added in order; f32."""
+    total = None
+    each = BLOCK // group
+    for first in range(0, scale.shape[1], each):
+        block = torch.zeros((q.shape[0], t.shape[0]), device=q.device)
+        for j in range(first, min(first + each, scale.shape[1])):
+            part = slice(j * group, (j + 1) * group)
+            term = (
+                torch.mm(q[:, part].float(), t[:, part].t().float()) * scale[:, j].float()
+            )  # exact, then one rounding
+            block = block + (term * by[:, j, None] if by.ndim == 2 else term)
+        total = block if total is None else total + block
+    assert total is not None
+    return total if by.ndim == 2 else total * by[:, None]
+
+
+def mismatches(x: torch.Tensor, t: torch.Tensor, scale: torch.Tensor, group: int, by_group: bool) -> int:
+    """Return how many results have other bits than those of the formula."""
+    tokens = cuda_ternary.quantise_lines(x, group) if by_group else cuda_ternary.quantise(x)
+    wanted = by_formula(tokens.q[:, : x.shape[1]], tokens.scale, t, scale, group).bfloat16()
+    found = cuda_ternary.linear(x, cuda_weights.ternary_of(t), scale, None, torch.bfloat16, group, by_group=by_group)
+    return int((found != wanted).sum())
+
+
+def cell(n: int, k: int, m: int, options: Options) -> dict[str, Any]:
+    """Return the times of one shape at one batch, and what was compared."""
+    random = torch.Generator("cuda").manual_seed(options.seed)
+    count = min(copies(n * k // 4), MOST_COPIES)
+    codes = torch.randint(-1, 2, (count, n, k), dtype=torch.int8, device="cuda", generator=random)
+    weights = [cuda_weights.ternary_of(w) for w in codes]
+    x = torch.randn((m, k), device="cuda", generator=random).bfloat16()
+    one = torch.full((), 0.02, device="cuda")
+    arms, wrong = {}, 0
+
+    def over(scale: torch.Tensor, group: int, by_group: bool) -> Any:
+        def call(w: Any) -> Any:
+            return lambda: cuda_ternary.linear(x, w, scale, None, torch.bfloat16, group, by_group=by_group)
+
+        return tried(lambda: captured([call(w) for w in weights]))
+
+    arms[NONE] = over(one, 0, False)
+    for name, (group, by_group) in GROUPS.items():
+        scale = torch.rand((n, -(-k // group)), device="cuda", generator=random).half()
+        wrong += mismatches(x, codes[0], scale, group, by_group)
+        arms[name] = over(scale, group, by_group)
+    taken = in_turn(arms, options.rounds)
+    us = {name: t.us if isinstance(t, Samples) else t for name, t in taken.items()}
+    return {"n": n, "k": k, "tokens": m, "us": us, "checked": len(GROUPS) * n * m, "wrong": wrong, "taken": taken}
+
+
+def compile_cell(sizes: tuple[int, int, int]) -> None:
+    """Launch all kernels of a cell once, in a process of its own: Triton's cache has them then."""
+    n, k, m = sizes
+    w = cuda_weights.ternary_of(torch.zeros((n, k), dtype=torch.int8, device="cuda"))
+    x = torch.ones((m, k), dtype=torch.bfloat16, device="cuda")
+    cuda_ternary.linear(x, w, torch.ones((), device="cuda"), None, torch.bfloat16)
+    for group, by_group in GROUPS.values():
+        scale = torch.ones((n, -(-k // group)), device="cuda").half()
+        cuda_ternary.linear(x, w, scale, None, torch.bfloat16, group, by_group=by_group)
+    torch.cuda.synchronize()
+
+
+def groups(options: Options) -> Iterator[Shown]:
+    """A table for each shape, with goals for groups of 128."""
+    shapes = SHAPES[:1] if options.quick else SHAPES
+    batches = QUICK_BATCHES if options.quick else BATCHES
+    if options.jobs > 1:
+        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+            list(pool.map(compile_cell, [(n, k, m) for n, k in shapes for m in batches]))
+    for n, k in shapes:
+        rows, goals, record = [], list[Goal](), []
+        for m in batches:
+            found = cell(n, k, m, options)
+            taken = found.pop("taken")
+            most = GROUP_TIMES if m <= GROUP_FEW else GROUP_TIMES_MANY
+            name = next(iter(GROUPS))
+            of_goal = list(share(f"{n}×{k}, {m} tokens: {name} beside none", taken[name], taken[NONE], most))
+            goals += of_goal
+            times = f"{of_goal[0].value:.2f}" if of_goal else ""
+            rows.append((str(m), *(text(taken[arm]) for arm in taken), times, str(found["wrong"])))
+            record.append(found)
+            torch.cuda.empty_cache()
+        wrong = float(sum(one["wrong"] for one in record))
+        goals.append(Goal(f"{n}×{k}: wrong results with groups", wrong, wrong, wrong, 0.0, lower=True))
+        heads = ("tokens", NONE, *GROUPS, "128 / none", "wrong")
+        yield Shown(
+            Table(f"Groups of columns, {n}×{k}: µs", heads, tuple(rows), frozenset(heads)), tuple(goals), record
+        )

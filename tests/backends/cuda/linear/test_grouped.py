@@ -1,0 +1,152 @@
+"""Products with a scale for each 64 or 128 columns have the bits of the reference, however they are cut.
+
+The file runs itself twice more: in Triton's interpreter, and compiled, on CUDA where there is a device.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tritium import dtype as dt
+from tritium.backends.reference import packed, quantized
+from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spilled
+
+torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
+from tritium.backends.cuda.linear import ternary as ct, weights as cw  # noqa: E402
+
+CASES = [(5, 70, 1, 64), (9, 1100, 3, 128), (9, 2200, 2, 64), (37, 1152, 9, 64), (70, 400, 9, 128)]
+LARGE = [(600, 4096, m, group) for m in (1, 8, 16, 64, 200, 700) for group in (64, 128)] + [
+    (5120, 13824, 100, 128),
+    (2048, 32768, 1, 64),
+    (1000, 32704, 8, 128),
+    (129, 1088, 2000, 64),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def library() -> None:
+    if INTERPRETED:
+        import interpreted  # noqa: F401
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install torch triton")
+@in_both_modes
+def test_all_of_this_where_triton_is(mode: str) -> None:
+    passes(__file__, mode)
+
+
+def layer(rng: Any, n: int, k: int, group: int, to: Any = np.float16) -> tuple[Any, cw.Weights, Any]:
+    """Weights, as kernels read them, and scales."""
+    w = rng.integers(-1, 2, (n, k)).astype(np.int8)
+    made = cw.ternary(torch.from_numpy(packed.pack(w, dt.tern2).data).to(PLACE), (n, k))
+    return w, made, rng.uniform(0.01, 2, (n, -(-k // group))).astype(to)
+
+
+def expect(x: Any, w: Any, scale: Any, bias: Any, group: int, activations: str) -> Any:
+    out = np.empty((len(x), len(w)), np.float32)
+    row = quantized.KERNELS[quantized.ops.quantized_matmul]
+    row(x, w, scale, bias, group=group, activations=activations, out=out)
+    return out
+
+
+def check(n: int, k: int, m: int, group: int, activations: str, biased: bool = True, to: Any = np.float16) -> None:
+    rng = np.random.default_rng(n + k + m)
+    w, made, scale = layer(rng, n, k, group, to)
+    x = rng.standard_normal((m, k)).astype(np.float32)
+    x[0] *= rng.choice([1e-7, 1.0, 1e5], k)
+    if m > 1:
+        x[1, k // 2] = np.nan
+    bias = rng.standard_normal(n).astype(np.float32) if biased else None
+    torch.full((m, n), float("nan"), device=PLACE)  # where the result may come to lie
+    found = ct.linear(
+        torch.from_numpy(x).to(PLACE), made, torch.from_numpy(scale).to(PLACE),
+        None if bias is None else torch.from_numpy(bias).to(PLACE), group=group, by_group=activations == "group",
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.cpu().numpy(), expect(x, w, scale, bias, group, activations))
+
+
+@runs
+@pytest.mark.parametrize("activations", ["token", "group"])
+@pytest.mark.parametrize(("n", "k", "m", "group"), CASES + ([] if INTERPRETED else LARGE))
+def test_results_are_those_of_the_reference(n: int, k: int, m: int, group: int, activations: str) -> None:
+    check(n, k, m, group, activations)
+
+
+@runs
+@settings(max_examples=4 if INTERPRETED else 30, deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 1300), st.integers(1, 12 if INTERPRETED else 300), st.sampled_from([64, 128]),
+    st.sampled_from(["token", "group"]), st.booleans(),
+)  # fmt: skip
+def test_of_any_size(n: int, k: int, m: int, group: int, activations: str, biased: bool) -> None:
+    check(n, k, m, group, activations, biased, np.float32)
+
+
+@runs
+@pytest.mark.parametrize("split", [1, 2, 3])
+@pytest.mark.parametrize("group", [64, 128])
+def test_programs_may_share_the_blocks_of_a_tile(monkeypatch: pytest.MonkeyPatch, split: int, group: int) -> None:
+    monkeypatch.setattr(ct, "lines_for", lambda *_: ct.Lines(64, 16, 4, 2, split))
+    check(20, 2300, 9, group, "token")
+
+
+@runs
+def test_tokens_may_be_quantised_before() -> None:
+    rng = np.random.default_rng(0)
+    w, made, scale = layer(rng, 20, 300, 128)
+    x = rng.standard_normal((3, 300)).astype(np.float32)
+    tokens = ct.quantise(torch.from_numpy(x).to(PLACE))
+    added = torch.from_numpy(rng.standard_normal((3, 20)).astype(np.float32))
+    found = ct.product(tokens, made, torch.from_numpy(scale).to(PLACE), added.to(PLACE), group=128)
+    np.testing.assert_array_equal(found.cpu().numpy(), expect(x, w, scale, None, 128, "token") + added.numpy())
+
+
+@runs
+def test_a_norm_may_stand_before() -> None:
+    rng = np.random.default_rng(0)
+    _, made, scale = layer(rng, 20, 300, 64)
+    x = torch.from_numpy(rng.standard_normal((3, 300)).astype(np.float32)).to(PLACE)
+    by, norm = torch.from_numpy(scale).to(PLACE), ct.Norm(None, 1e-6)
+    plain = ct.quantise(x, norm)
+    assert torch.equal(ct.linear(x, made, by, group=64, norm=norm), ct.product(plain, made, by, group=64))
+
+
+def test_cuts_fill_the_machine() -> None:
+    assert ct.lines_for(4096, 4096, 1, 132).tokens == 0
+    few = ct.lines_for(2560, 2560, 16, 132)
+    assert few.split > 1
+    assert few.split <= -(-2560 // quantized.COLUMNS)
+    assert ct.lines_for(8192, 8192, 4096, 132).split == 1
+
+
+KINDS = {
+    "w": "*u8", "x": "*i8", "token_scale": "*fp32", "scale": "*fp16", "bias": "*fp32", "out": "*bf16",
+    "partial": "*fp32", "counts": "*i32",
+}  # fmt: skip
+
+
+@compiles
+@pytest.mark.parametrize("group", [64, 128])
+@pytest.mark.parametrize("cut", [(4096, 4096, 1), (4096, 32768, 4), (4096, 4096, 16), (4096, 4096, 2048)])
+def test_kernels_compile_for_hopper_without_spills(cut: tuple[int, int, int], group: int) -> None:
+    from tritium.backends.cuda.linear import grouped
+
+    n, k, m = cut
+    c = ct.lines_for(n, k, m, 132)
+    fixed: dict[str, Any] = {"GROUP": group, "BIAS": 0, "BY": False, "ASM": True, "EARLY": True}
+    if c.tokens:
+        kernel, kinds = grouped.gemm, KINDS
+        fixed |= {"BN": c.rows, "BM": c.tokens, "SPLIT": c.split, "WIDE": 8, "BYTES": True}
+    else:
+        kernel, kinds = grouped.gemv, {name: kind for name, kind in KINDS.items() if name not in ("partial", "counts")}
+        kinds |= {"w": "*i32", "x": "*i32"}
+        words = k // 16
+        fixed |= {"KW": words, "BN": c.rows, "LEVELS": 2, "PARTS": k // 4096, "READY": True}
+    even = [name for name in kernel.arg_names if name in ("N", "KB", "GROUPS", "SCALES") or name in kinds]
+    made = built(kernel, kinds, fixed, 90, even, num_warps=c.warps, num_stages=c.stages, enable_fp_fusion=False)
+    assert spilled(made) == 0
