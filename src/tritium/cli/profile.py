@@ -50,6 +50,7 @@ class ProfileOptions:
     limit: str | None
     capacity: int
     nvtx: bool
+    kernels: bool
     top: int
     to: str
     quiet: bool
@@ -111,6 +112,7 @@ class Profiles(click.Group):
 @click.option("--limit", metavar="TIME", help="Stop recording after this time, such as 30s.")
 @click.option("--capacity", type=click.IntRange(1), default=1_000_000, show_default=True, help="Spans to record.")
 @click.option("--nvtx", is_flag=True, help="Emit NVTX ranges for Nsight (CUDA).")
+@click.option("--kernels", is_flag=True, help="Record GPU kernels by stream (CUDA, torch).")
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
 @click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="Output format.")
 @json_option("Print JSON: --format json.", "to")
@@ -168,8 +170,9 @@ def profiled(program: Program, options: ProfileOptions, name: str, script: str |
 
     outputs = _outputs(options, script)
     p = recording(
-        Path(name).name, stacks=options.stacks, limit=options.limit, capacity=options.capacity, nvtx=options.nvtx
-    )
+        Path(name).name, stacks=options.stacks, limit=options.limit, capacity=options.capacity, nvtx=options.nvtx,
+        kernels=options.kernels,
+    )  # fmt: skip
     here = os.getpid()
     launcher = Launcher(profiled.__code__, frozenset((__file__, *OURS)))
     p.start(alone=False, launcher=launcher)  # the program may profile itself too

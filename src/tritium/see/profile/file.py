@@ -45,6 +45,7 @@ class Header:
     scope_cost_ns: float | None = None
     after: tuple[tuple[int, int], ...] = ()
     began_ns: int = 0
+    launches: tuple[tuple[int, int], ...] = ()
 
 
 # ---- writing
@@ -58,7 +59,7 @@ def dump(t: Timeline) -> str:
     environment = None if t.environment is None else read(Environment, plain(t.environment), "environment")
     header = Header(
         t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, environment, t.notes, t.apart,
-        t.scope_cost_ns, t.after, t.began_ns,
+        t.scope_cost_ns, t.after, t.began_ns, t.launches,
     )  # fmt: skip
     parts = [
         f'"schema": {SCHEMA}',
@@ -132,7 +133,7 @@ def parse(raw: bytes, where: str) -> Timeline:
         header.whats, *spans, header.lanes, header.elapsed_total_ns, header.began, header.name, counters,
         None if samples is None else _read_samples(samples, len(header.lanes), f"{where}: samples"), header.dropped,
         header.event_cost_ns, header.environment, header.notes, header.apart,
-        header.scope_cost_ns, header.after, header.began_ns,
+        header.scope_cost_ns, header.after, header.began_ns, header.launches,
     )  # fmt: skip
 
 
@@ -153,12 +154,16 @@ def _check_header(header: Header, where: str) -> None:
 
 
 def _check_after(header: Header, spans: Sequence[Column], where: str) -> None:
-    """Raise FormatError unless every handover is from a span to one that began when it had ended."""
+    """Raise FormatError unless a handover is from a span to one that began when it had ended, and a launch to a later one."""
     _, start, elapsed, _ = spans
     for i, (early, late) in enumerate(header.after):
         known = 0 <= early < len(start) and 0 <= late < len(start)
         if not known or start[early] + elapsed[early] > start[late]:
             raise FormatError(f"{where}: about.after[{i}]: span {late} cannot have waited for span {early}.")
+    for i, (call, work) in enumerate(header.launches):
+        known = 0 <= call < len(start) and 0 <= work < len(start)
+        if not known or start[call] > start[work]:
+            raise FormatError(f"{where}: about.launches[{i}]: span {call} cannot have launched span {work}.")
 
 
 def _check_keys(data: Any, needed: tuple[str, ...], where: str) -> None:

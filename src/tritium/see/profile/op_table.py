@@ -9,7 +9,7 @@ every level.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -95,8 +95,8 @@ class OpRow:
 
 
 def used_lanes(t: Timeline) -> Column:
-    """Return the active lanes, without those that only hold separated scopes."""
-    used = np.unique(t.lane)
+    """Return the active lanes of threads: without those of a GPU's streams, and those that only hold separated scopes."""
+    used = np.unique(t.lane[~t.kind("kernel")])
     return used[used < len(t.lanes) - t.apart]
 
 
@@ -131,6 +131,12 @@ def rows(
         if len(spans):
             out.append(_row(t, by, members, spans, own, lane_ns))
     return tuple(sorted(out, key=lambda r: (-r.own_ns, r.name, r.kernel, r.device, r.detail)))
+
+
+def kernel_rows(t: Timeline, own: Column | None = None) -> tuple[OpRow, ...]:
+    """Return a row for each kernel of a GPU, the longest first; shares are of the run."""
+    table = rows(t, by="name", kinds=("kernel",), own=own) if t.kind("kernel").any() else ()
+    return tuple(replace(row, share=row.own_ns / max(1, t.elapsed_total_ns)) for row in table)
 
 
 def _row(t: Timeline, by: str, members: list[int], spans: Column, own: Column, lane_ns: int) -> OpRow:

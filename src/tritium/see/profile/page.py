@@ -19,7 +19,7 @@ from tritium.perf.amounts import bytes_text, rate_text, seconds_text
 from tritium.perf.tables.table import NONE, Table
 from tritium.see.profile.critical import critical_path
 from tritium.see.profile.hotspots import bottlenecks, hotspots, percent, score_rows
-from tritium.see.profile.op_table import OVERSTATED, PARTS, OpRow, rows, used_lanes
+from tritium.see.profile.op_table import OVERSTATED, PARTS, OpRow, kernel_rows, rows, used_lanes
 from tritium.see.timelines.gaps import find_gaps, gap_lines, sum_gaps
 from tritium.see.trace.timeline import Column, Counter, Timeline
 from tritium.see.trace.tree import Node, tree
@@ -38,6 +38,8 @@ def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
     parts = [head(t)]
     if operations := op_table(table, top, whole_text(t)):
         parts.append(operations.text())
+    if kernels := kernel_table(t, top, own):
+        parts.append(kernels.text())
     parts += [
         "\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in _sections(t, table, own) if lines
     ]
@@ -49,6 +51,8 @@ def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
     out = [escape.markdown(head(t).replace("\n", "; "), None)]
     if operations := op_table(table, top, whole_text(t)):
         out.append(operations.markdown())
+    if kernels := kernel_table(t, top, own):
+        out.append(kernels.markdown())
     for title, lines in _sections(t, table, own):
         if lines:
             out.append(f"### {title}\n\n" + "\n".join(f"- {escape.markdown(line, None)}" for line in lines))
@@ -90,7 +94,8 @@ def overhead(t: Timeline) -> float | None:
     scopes = int(t.kind("scope").sum())
     if t.event_cost_ns is None or not t.elapsed_total_ns or (scopes and t.scope_cost_ns is None):
         return None
-    spans_ns = (len(t) + t.dropped - scopes) * t.event_cost_ns
+    kernels = int(t.kind("kernel").sum())  # recorded by the driver
+    spans_ns = (len(t) + t.dropped - scopes - kernels) * t.event_cost_ns
     return (spans_ns + scopes * (t.scope_cost_ns or 0.0)) / t.elapsed_total_ns
 
 
@@ -147,6 +152,23 @@ def op_table(operations: Sequence[OpRow], top: int, whole: str) -> Table | None:
     if any(is_transcendental(r) and r.ceiling_share is not None for r in operations[:top]):
         footnotes.append(UNCOUNTED)
     return Table("", HEADS, tuple(_cells(r) for r in operations[:top]), frozenset(HEADS[1:12]), tuple(footnotes))
+
+
+def kernel_table(t: Timeline, top: int, own: Column) -> Table | None:
+    """Return a table with a row for each kernel of a GPU, the longest first; None where none was recorded."""
+    table = kernel_rows(t, own)
+    if not table:
+        return None
+    heads = ("GPU kernel", "calls", "total", "share", "mean", "p50", "p95", "p99")
+    cells = tuple(
+        (r.name, str(r.count), seconds_text(r.own_ns * 1e-9), percent(r.share),
+         *(seconds_text(ns * 1e-9) for ns in (r.mean_ns, r.p50_ns, r.p95_ns, r.p99_ns)))
+        for r in table[:top]
+    )  # fmt: skip
+    footnotes = [f"share: time on streams, of the run of {seconds_text(t.elapsed_total_ns * 1e-9)}."]
+    if hidden := table[top:]:
+        footnotes.append(f"{len(hidden)} more, {percent(sum(r.share for r in hidden))} of the run.")
+    return Table("", heads, cells, frozenset(heads[1:]), tuple(footnotes))
 
 
 def is_transcendental(r: OpRow) -> bool:

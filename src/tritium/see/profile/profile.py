@@ -36,6 +36,7 @@ from tritium.perf.suites.config import duration_text
 from tritium.see.profile import critical, file as profile_file, hotspots, op_table, page as profile_page, roofline
 from tritium.see.profile.critical import CriticalPath
 from tritium.see.profile.hotspots import Bottlenecks
+from tritium.see.profile.kernels import KernelRecorder, add_kernels
 from tritium.see.profile.op_table import By, OpRow
 from tritium.see.profile.roofline import Roofline
 from tritium.see.timelines.merge import merge
@@ -179,9 +180,10 @@ class Recording(Profile):
 
     def __init__(
         self, name: str, *, stacks: Any, counters: Any, memory: bool, power: bool, capacity: int, limit: Any,
-        nvtx: bool, ceilings: bool,
+        nvtx: bool, kernels: bool, ceilings: bool,
     ) -> None:  # fmt: skip
         self._name, self._nvtx, self._ceilings = name, nvtx, ceilings
+        self._kernels = KernelRecorder() if kernels else None
         self._stacks_ns, self._counters_ns = _parse_interval(stacks, "stacks"), _parse_interval(counters, "counters")
         self._limit_s = None if limit is None else read_duration(limit, "profile: limit")
         self._gauges = {"memory": memory, "power": power}
@@ -232,6 +234,9 @@ class Recording(Profile):
 
             self._after.enter_context(nvtx.ranges(True))
         self._after.callback(self._beside.stop)
+        if self._kernels is not None:
+            self._kernels.start()
+            self._after.callback(self._kernels.stop)
         self._after.callback(self._halt)  # registered last, so called first
         self._utc, self._utc_ns = utc_now(), time.time_ns()
         self._state = "recording"
@@ -291,6 +296,9 @@ class Recording(Profile):
                     f"profile: it {STATES[self._state]}; read it after the block `with tt.profile() as p:`."
                 )
             self._built = self._build_timeline()
+            if self._kernels is not None:
+                self._built = add_kernels(self._built, self._kernels.read(), self._utc_ns)
+                self._kernels = None
             del self._recorder, self._beside
         return self._built
 
@@ -398,18 +406,20 @@ def profile(
     capacity: int = 1_000_000,
     limit: str | float | None = None,
     nvtx: bool = False,
+    kernels: bool = False,
     ceilings: bool = True,
 ) -> Recording:
     """Record every operation, compiled or not, every scope and every transfer: `with tt.profile() as p:`.
 
     stacks="10ms" also samples the Python stacks of all threads. counters: interval of reading the pool and the resident
     memory (memory) and watts (power); None: never. limit="30s" ends the recording by itself. capacity: spans that are
-    recorded; those beyond are only counted. nvtx emits the same ranges for Nsight, where CUDA is available. ceilings:
+    recorded; those beyond are only counted. nvtx emits the same ranges for Nsight, where CUDA is available. kernels
+    records what ran on each stream of a CUDA device too, by torch's profiler: calls return before their work is done. ceilings:
     compare with the ceilings of this machine, which are measured once (some seconds) and then stored.
     """
     return Recording(
         name, stacks=stacks, counters=counters, memory=memory, power=power, capacity=capacity, limit=limit, nvtx=nvtx,
-        ceilings=ceilings,
+        kernels=kernels, ceilings=ceilings,
     )  # fmt: skip
 
 

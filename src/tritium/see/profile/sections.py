@@ -15,7 +15,7 @@ from tritium.perf.tables.table import NONE
 from tritium.see.charts import charts
 from tritium.see.profile import critical, page, roofline
 from tritium.see.profile.hotspots import percent
-from tritium.see.profile.op_table import OpRow, lane_time_ns, used_lanes
+from tritium.see.profile.op_table import OpRow, kernel_rows, lane_time_ns, used_lanes
 from tritium.see.reports.blocks import Banner, Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
 from tritium.see.reports.html import page as html_page
 from tritium.see.reports.machine import machine
@@ -38,12 +38,13 @@ KINDS = {
     "python": "by the samples", "unknown": "no evidence",
 }  # fmt: skip
 TITLES = {
-    "operations": "Operations", "hotspots": "Hotspots", "bounds": "What bounds it", "critical": "Critical path",
+    "operations": "Operations", "kernels": "GPU kernels", "hotspots": "Hotspots", "bounds": "What bounds it", "critical": "Critical path",
     "gaps": "Gaps", "calls": "Call tree", "stacks": "Python stacks", "roofline": "Roofline", "counters": "Counters",
     "notes": "Notes",
 }  # fmt: skip
 LEDES = {
     "operations": "Shares are own time, of {whole}.",
+    "kernels": "Times on the streams of the GPU, recorded by its driver; shares are of the run.",
     "hotspots": "By what could be gained: the share of the run that would be saved at the ceiling.",
     "bounds": "Shares are of {whole}.",
     "critical": "The longest chain of work that waited for each other; its parts are shares of the path.",
@@ -82,7 +83,7 @@ def parts(p: Profile, gaps: Sequence[Gap] | None = None, *, beside_timeline: boo
     t = p.timeline
     waits = sum_gaps(find_gaps(t) if gaps is None else gaps)
     blocks: dict[str, Iterable[Block]] = {
-        "operations": _operations(p), "hotspots": _hotspots(p), "bounds": [_listed(p.bottlenecks().lines(brief=True))],
+        "operations": _operations(p), "kernels": _kernels(t), "hotspots": _hotspots(p), "bounds": [_listed(p.bottlenecks().lines(brief=True))],
         "critical": _critical(p), "gaps": _gaps(t, waits, beside_timeline), "calls": _calls(p), "stacks": _stacks(t),
         "roofline": _roofline(p), "counters": _counters(t), "notes": [_listed(t.notes)] if t.notes else [],
     }  # fmt: skip
@@ -134,6 +135,21 @@ def _operations(p: Profile) -> Iterator[Block]:
         yield Fold("Scopes and compiled programs", (_grid(p, scopes, "Scopes"),))
     if any(page.is_transcendental(r) for r in rows):
         yield Line(page.UNCOUNTED, "quiet")
+
+
+def _kernels(t: Timeline) -> Iterator[Block]:
+    rows = kernel_rows(t)
+    if not rows:
+        return
+    heads = ("kernel", "calls", "total", "of the run", "mean", "p50", "p95", "p99")
+    cells = tuple(
+        (Cell(r.name), Cell(f"{r.count:,}", sort=float(r.count)), Cell(seconds_text(r.own_ns * 1e-9), sort=float(r.own_ns)),
+         Cell(percent(r.share), sort=r.share),
+         *(Cell(seconds_text(ns * 1e-9), sort=float(ns)) for ns in (r.mean_ns, r.p50_ns, r.p95_ns, r.p99_ns)))
+        for r in rows[:OPS]
+    )  # fmt: skip
+    caption = "GPU kernels, the longest first" + (f", {OPS} of {len(rows)}" if len(rows) > OPS else "")
+    yield Grid(heads, cells, frozenset(heads[1:]), caption, filtered=True)
 
 
 def _grid(p: Profile, rows: Sequence[OpRow], caption: str) -> Grid:

@@ -87,7 +87,7 @@ def _by_device(t: Timeline) -> Timeline:
             lanes.append(f"{name}, called by {t.lanes[thread]}")
         lane[i] = added[thread, name]
     return ordered(t.whats, t.what, t.start_ns, t.elapsed_ns, lane, lanes, t.elapsed_total_ns, after=t.after,
-                   samples=t.samples, counters=t.counters, apart=t.apart)  # fmt: skip
+                   launches=t.launches, samples=t.samples, counters=t.counters, apart=t.apart)  # fmt: skip
 
 
 def _longest(t: Timeline) -> tuple[Timeline, int]:
@@ -97,9 +97,14 @@ def _longest(t: Timeline) -> tuple[Timeline, int]:
     rows = np.sort(np.argsort(-t.elapsed_ns, kind="stable")[:MOST_SPANS])
     number = np.full(len(t), -1, np.int64)
     number[rows] = np.arange(len(rows))
-    after = tuple((int(number[a]), int(number[b])) for a, b in t.after if number[a] >= 0 and number[b] >= 0)
+    after, launches = (
+        tuple((int(number[a]), int(number[b])) for a, b in pairs if number[a] >= 0 and number[b] >= 0)
+        for pairs in (t.after, t.launches)
+    )
     what, start_ns, elapsed_ns, lane = (c[rows] for c in (t.what, t.start_ns, t.elapsed_ns, t.lane))
-    selected = replace(t, what=what, start_ns=start_ns, elapsed_ns=elapsed_ns, lane=lane, after=after)
+    selected = replace(
+        t, what=what, start_ns=start_ns, elapsed_ns=elapsed_ns, lane=lane, after=after, launches=launches
+    )
     return selected, len(t) - len(rows)
 
 
@@ -172,7 +177,8 @@ def content(t: Timeline, gaps: Sequence[Gap], path: Iterable[tuple[int, int, int
     p, texts = place(t), _Texts()
     row_of = {row.lane: i for i, row in reversed(list(enumerate(p.rows)))}  # the first row of a lane
     index = np.argsort(p.order)
-    links = np.array([(index[a], index[b]) for a, b in p.timeline.after[:MOST_LINKS]], np.int64).reshape(-1, 2)
+    pairs = (*p.timeline.after, *p.timeline.launches)
+    links = np.array([(index[a], index[b]) for a, b in pairs[:MOST_LINKS]], np.int64).reshape(-1, 2)
     spans = {
         "start": p.timeline.start_ns[p.order], "elapsed": p.timeline.elapsed_ns[p.order],
         "what": p.timeline.what[p.order], "row": p.row, "level": p.level,

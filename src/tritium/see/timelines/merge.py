@@ -40,6 +40,7 @@ def merge(timelines: Sequence[Timeline], name: str = "") -> Timeline:
         _joined(number[t.lane] for t, number in zip(timelines, numbers, strict=True)), lanes,
         max(t.elapsed_total_ns + shift for t, shift in zip(timelines, shifts, strict=True)),
         after=[(a + row, b + row) for t, row in zip(timelines, rows, strict=False) for a, b in t.after],
+        launches=[(a + row, b + row) for t, row in zip(timelines, rows, strict=False) for a, b in t.launches],
         began=timelines[shifts.index(0)].began, began_ns=first, name=name or " and ".join(names),
         counters=tuple(
             replace(c, name=f"{name}: {c.name}", at_ns=c.at_ns + shift)

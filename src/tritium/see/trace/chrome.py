@@ -166,9 +166,11 @@ def _limit(events: list[str], budget: int) -> tuple[list[str], int]:
 def flows(t: Timeline) -> list[tuple[int, int]]:
     """Return pairs (span of the call on a host's lane, span of its work on a device's lane), as far as they are known.
 
-    A device's lane has the device's name. The n-th call of one kind belongs to the n-th work of that kind; if their
-    numbers differ, there are no pairs of that kind.
+    They are the recorded ones where there are some. Else a device's lane has the device's name; the n-th call of one kind
+    belongs to the n-th work of that kind, and if their numbers differ, there are no pairs of that kind.
     """
+    if t.launches:
+        return list(t.launches)
     devices = {w.device for w in t.whats if w.device not in ("", "cpu")}
     on_device = np.array([any(name == d or name.startswith(f"{d} ") for d in devices) for name in t.lanes], bool)
     if not len(t) or not on_device.any():

@@ -16,7 +16,7 @@ import numpy as np
 from tritium.errors import ArgumentError
 from tritium.perf.records.environment import Environment
 
-Kind = Literal["op", "transfer", "scope", "program"]
+Kind = Literal["op", "transfer", "scope", "program", "kernel"]  # kernel: work of a GPU on one of its streams
 Column = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -118,6 +118,7 @@ class Timeline:
         tuple[int, int], ...
     ] = ()  # spans of which the later waited for the earlier: work that was handed over
     began_ns: int = 0  # time of day at the beginning, ns since 1970; 0: unknown
+    launches: tuple[tuple[int, int], ...] = ()  # spans of calls and of the kernels they launched
 
     def __len__(self) -> int:
         return len(self.what)
@@ -146,17 +147,19 @@ def timeline(
 
 def ordered(
     whats: Sequence[What], what: Column, start_ns: Column, elapsed_ns: Column, lane: Column,
-    lanes: Sequence[str], elapsed_total_ns: int, *, after: Sequence[tuple[int, int]] = (), **fields: Any,
+    lanes: Sequence[str], elapsed_total_ns: int, *, after: Sequence[tuple[int, int]] = (),
+    launches: Sequence[tuple[int, int]] = (), **fields: Any,
 ) -> Timeline:  # fmt: skip
-    """Return a timeline of columns in any order; ArgumentError if they are inconsistent. `after`: pairs of their rows."""
+    """Return a timeline of columns in any order; ArgumentError if they are inconsistent. `after`, `launches`: pairs of their rows."""
     if len({len(c) for c in (what, start_ns, elapsed_ns, lane)}) != 1:
         raise ArgumentError("timeline: the columns must be of one length.")
     if len(elapsed_ns) and (elapsed_ns.min() < 0 or lane.min() < 0 or lane.max() >= len(lanes)):
         raise ArgumentError("timeline: a span has a negative length, or a lane without a name.")
     order = np.lexsort((-elapsed_ns, start_ns, lane))
-    if after:
-        index = np.argsort(order)
-        fields["after"] = tuple(sorted((int(index[a]), int(index[b])) for a, b in after))
+    index = np.argsort(order) if after or launches else order
+    for name, pairs in (("after", after), ("launches", launches)):
+        if pairs:
+            fields[name] = tuple(sorted((int(index[a]), int(index[b])) for a, b in pairs))
     return Timeline(
         tuple(whats), what[order], start_ns[order], elapsed_ns[order], lane[order], tuple(lanes), elapsed_total_ns, **fields
     )  # fmt: skip
