@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("h11", reason="needs the extra 'serve'")
 
-from tritium.serve.http import TURN_BYTES, Connection, HTTPRequest, HTTPResponse, Limits, Site, client_of
+from tritium.serve.exchange import HTTPRequest, HTTPResponse, Limits, client_of
+from tritium.serve.http import TURN_BYTES, Connection, Site
 
 QUICK = Limits(read_s=0.3, idle_s=0.3, write_s=0.3, body_bytes=1000, header_bytes=2000, connections=4)
 

@@ -13,13 +13,12 @@ from hypothesis import given, settings, strategies as st
 
 import families
 import models
+from cheap import Cheap
 from markov import EOS, TOKENIZER, Session, encode, expected
 from tritium.buffer import native
 from tritium.errors import ArgumentError, BusyError, ContextError, TritiumError
 from tritium.models.load import Model, load
 from tritium.models.sampling import Sampler
-from tritium.models.session import TOGETHER
-from tritium.models.speculation.control import Costs
 from tritium.serve.scheduler import Event, Request, Scheduler, Ticket
 
 
@@ -579,19 +578,6 @@ def test_a_recurrent_model_shares_prefixes_by_its_states(tmp_path: Path) -> None
 # ---- all of it together
 
 
-class Cheap(Costs):
-    """A machine on which every step takes the same time: whatever is guessed is verified."""
-
-    def record(self, rows: int, seconds: float) -> None:
-        pass
-
-    def known(self, size: int) -> bool:
-        return True
-
-    def cost(self, size: int) -> float:
-        return 1.0
-
-
 SAMPLERS = (
     Sampler(), Sampler(temperature=0.3, seed=1), Sampler(temperature=1.0, top_k=8, seed=2), Sampler(temperature=0.7, top_p=0.8, seed=3),
     Sampler(repetition_penalty=1.2),
@@ -615,7 +601,7 @@ def test_batches_prefixes_guesses_and_aborts_leave_each_text_as_alone(small: Mod
         logprobs = draw.choice((None, None, 2))
         requests.append(Request(tuple(prompt), draw.randint(1, 40), draw.choice(SAMPLERS), stream=i, logprobs=logprobs))
     session = small.session(slots=draw.randint(1, 6))
-    session.costs = Cheap(TOGETHER)
+    session.costs = Cheap()
     draft = small.draft_session(session, small) if draw.random() < 0.5 else None
     page = 32 * (session.memory.token_bytes + 8)
     options = {"prefix_cache": draw.choice((None, 0, 3 * page, 8 * page)), "prefill_chunk": draw.choice((16, 64, 128))}

@@ -27,7 +27,7 @@ from markov import Model, encode, expected
 from tritium.errors import ArgumentError, PackageError
 from tritium.models.load import load
 from tritium.serve import intake
-from tritium.serve.http import Limits
+from tritium.serve.exchange import Limits
 from tritium.serve.protocols import common, openai as protocol
 from tritium.serve.server import Server
 
@@ -542,20 +542,20 @@ def test_long_bodies_delay_no_short_one_and_are_bounded(monkeypatch: pytest.Monk
     with make() as s:
         slow = s.scheduler.tokenizer = Slow(s.scheduler.tokenizer)  # type: ignore[assignment]
         held = [begin(s, long) for _ in range(2)]
-        assert until(lambda: s._intake.long.held.total() == 2)
+        assert until(lambda: s._service.intake.long.held.total() == 2)
         assert completion(s, "abc", 4)["choices"][0]["text"] == expected("abc", 4)
         status, headers, found = call(s, "POST", "/v1/completions", long)
         assert (status, headers["retry-after"], found["error"]["code"]) == (429, "1", "busy")
         assert found["error"]["type"] == "rate_limit_error"
-        s._intake.long.held["192.0.2.1"] += 2  # as if others held the rest
+        s._service.intake.long.held["192.0.2.1"] += 2  # as if others held the rest
         status, headers, found = call(s, "POST", "/v1/completions", long)
         assert (status, headers["retry-after"], found["error"]["code"]) == (503, "1", "busy")
-        s._intake.long.held["192.0.2.1"] -= 2
+        s._service.intake.long.held["192.0.2.1"] -= 2
         slow.go.set()
         for h in held:
             assert h.recv(100).startswith(b"HTTP/1.1 200")
             h.close()
-        assert until(lambda: s._intake.long.held.total() == 0)
+        assert until(lambda: s._service.intake.long.held.total() == 0)
 
 
 def test_a_client_that_leaves_gives_its_place_among_long_bodies_back() -> None:
@@ -563,12 +563,12 @@ def test_a_client_that_leaves_gives_its_place_among_long_bodies_back() -> None:
     with make() as s:
         slow = s.scheduler.tokenizer = Slow(s.scheduler.tokenizer)  # type: ignore[assignment]
         held = [begin(s, long) for _ in range(4)]
-        assert until(lambda: s._intake.long.held.total() == 4)
+        assert until(lambda: s._service.intake.long.held.total() == 4)
         for h in held:
             h.close()
-        assert until(lambda: s._intake.long.held.total() == 1)  # the one in the thread
+        assert until(lambda: s._service.intake.long.held.total() == 1)  # the one in the thread
         slow.go.set()
-        assert until(lambda: s._intake.long.held.total() == 0)
+        assert until(lambda: s._service.intake.long.held.total() == 0)
 
 
 @pytest.mark.parametrize(
@@ -603,7 +603,7 @@ def test_a_panic_of_a_binding_is_an_answer_and_ends_nothing_else(monkeypatch: py
 
     with make() as s:
         with monkeypatch.context() as m:
-            m.setattr(type(s._api.answers), "prepare", panic)
+            m.setattr(type(s._service.api.answers), "read", panic)
             status, found = post(s, "completions", prompt="a")
             assert (status, found["error"]["type"]) == (500, "server_error")
         assert completion(s, "abc", 4)["choices"][0]["text"] == expected("abc", 4)

@@ -493,12 +493,16 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
 @click.option(
     "--prefix-cache", metavar="SIZE", help="Most memory of prefixes kept for other requests, as 512MiB; 0 for none."
 )
+@click.option(
+    "--lora", metavar="NAME=PATH", multiple=True, help="LoRA adapter that requests choose as their model; repeatable."
+)
 @click.option("--draft", type=click.Path(), help="Smaller model of the same vocabulary that guesses tokens.")
 @click.option("--speculate/--no-speculate", default=None, help="Guess tokens where that is faster (default), or never.")
+@click.option("--spans", is_flag=True, help="Record OpenTelemetry spans; start with opentelemetry-instrument.")
 @options_of_a_model
 def serve(
     model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
-    template: str | None, **options: Any,
+    template: str | None, lora: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Anthropic's too; Ctrl-C stops it."""
     from tritium.perf.meters.probe import probe
@@ -513,11 +517,24 @@ def serve(
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        opened(model, **model_options), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
+        with_adapters(opened(model, **model_options), lora), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
         allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft), **rest,
     )  # fmt: skip
     for group in _groups:
         group.check()
+
+
+def with_adapters(model: Any, words: tuple[str, ...]) -> Any:
+    """Return a model with adapters of words NAME=PATH; the model itself where there are none."""
+    pairs = [word.partition("=") for word in words]
+    for word, (name, sign, path) in zip(words, pairs, strict=True):
+        if not (name and sign and path):
+            raise click.BadParameter(f"{word!r} is not NAME=PATH.", param_hint="--lora")
+        if name == model.name or [n for n, _, _ in pairs].count(name) > 1:
+            raise click.BadParameter(
+                f"the name {name!r} is given twice; the model has it, or another adapter.", param_hint="--lora"
+            )
+    return model.with_adapters({name: path for name, _, path in pairs}) if pairs else model
 
 
 HARNESS = ("run", "ls", "validate")  # the commands of lm_eval

@@ -1,4 +1,4 @@
-"""Who may call a server, and how much: the address it listens on, keys, the names it answers to, web pages it trusts, quotas.
+"""Access rules of a server: the address it listens on, keys, the names it answers to, web pages it trusts, quotas.
 
 Knows nothing of models or of connections. A key is never written anywhere, and compared in constant time.
 """
@@ -13,13 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from tritium.errors import ArgumentError
 from tritium.escape import visible
 from tritium.serve.protocols.common import ProtocolError
 from tritium.settings import log
 
-OPEN = ("/health",)  # paths that need no key
+OPEN = (
+    "/",
+    "/health",
+)  # paths that need no key: the page to chat in, which asks for it, and a word whether the server runs
 PREFLIGHT = {
     "access-control-allow-methods": "GET, POST",
     "access-control-allow-headers": "authorization, content-type, x-api-key, anthropic-version",
@@ -54,9 +58,9 @@ class Keys:
     def name_of(self, key: str) -> str | None:
         """Return the name of who has a key, "" without one; None for a wrong key. Every key is compared, in constant time."""
         self._refresh()
-        given, name = key.encode("latin-1", "replace"), None
+        raw_key, name = key.encode("latin-1", "replace"), None
         for known, owner in self._keys.items():
-            if hmac.compare_digest(given, known):
+            if hmac.compare_digest(raw_key, known):
                 name = owner
         return name
 
@@ -117,19 +121,21 @@ class Access:
     origins: Sequence[str] = ()
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """ProtocolError for a caller who may not.
+        """Raise ProtocolError for a caller who may not call.
 
         A page in somebody's browser can reach a local port by a name it controls, or send a form without seeing the
-        answer. The first shows in Host, the second in Origin.
+        answer. The first shows in Host, the second in Origin. The server's own page has the origin that Host names.
         """
-        name = hostname(headers.get("host", ""))
+        host = headers.get("host", "")
+        name = hostname(host)
         if not is_address(name) and name != "localhost" and name not in map(str.lower, self.hosts):
             raise ProtocolError(
                 403, f"This server does not answer to the name {visible(name)!r}. Call it by its address, or start it with that name "
                 "in allowed_hosts.", code="host_not_allowed",
             )  # fmt: skip
         origin = headers.get("origin")
-        if origin is not None and origin not in self.origins:
+        own = (f"http://{host}", f"https://{host}")
+        if origin is not None and origin.lower() not in map(str.lower, own) and origin not in self.origins:
             raise ProtocolError(
                 403, f"Pages of {visible(origin)!r} may not call this server. Start it with that in allowed_origins.",
                 code="origin_not_allowed",
@@ -147,7 +153,7 @@ class Access:
         return named if named is not None else self.keys.name_of(headers.get("x-api-key", "").strip())
 
     def cors(self, origin: str | None) -> dict[str, str]:
-        """What lets a trusted page read the answer."""
+        """Return the headers that let a trusted page read the answer; none for other pages."""
         return {"access-control-allow-origin": origin, "vary": "origin"} if origin in self.origins and origin else {}
 
 
@@ -159,12 +165,12 @@ MOST_CLIENTS = 65536
 @dataclass
 class _Client:
     allowance: float  # requests it may send now
-    at: float
+    last_update: float  # of the allowance, on the clock of the quota
     held: int = 0  # answers that run or wait
 
 
 class Quota:
-    """What each client may have: `rate` requests a minute, saved up to a minute's; `share` answers that run or wait at once."""
+    """The limits of each client: `rate` requests a minute, saved up to a minute's; `share` answers that run or wait at once."""
 
     def __init__(
         self, rate: float | None = None, share: int | None = None, clock: Callable[[], float] = time.monotonic
@@ -182,8 +188,8 @@ class Quota:
             return
         now, most = self._clock(), max(1.0, self.rate)
         known = self._known(client, now)
-        known.allowance = min(most, known.allowance + (now - known.at) * self.rate / 60)
-        known.at = now
+        known.allowance = min(most, known.allowance + (now - known.last_update) * self.rate / 60)
+        known.last_update = now
         if known.allowance < 1:
             wait = max(1, math.ceil((1 - known.allowance) * 60 / self.rate))
             raise ProtocolError(
@@ -211,7 +217,7 @@ class Quota:
         if client not in self._clients:
             if len(self._clients) >= MOST_CLIENTS:
                 # A client that holds nothing and has a whole minute's requests saved up is as good as a new one.
-                full = [c for c, k in self._clients.items() if not k.held and now - k.at >= 60]
+                full = [c for c, k in self._clients.items() if not k.held and now - k.last_update >= 60]
                 for c in full or [c for c, k in self._clients.items() if not k.held][:1]:
                     del self._clients[c]
             self._clients[client] = _Client(max(1.0, self.rate or 1.0), now)
@@ -220,19 +226,19 @@ class Quota:
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen, found once, so that what was judged safe is what is bound."""
+    """The address to listen on, resolved once, so that what was judged safe is what is bound."""
 
     family: socket.AddressFamily
     host: str
     port: int
 
     @classmethod
-    def of(cls, host: str, port: int) -> Address:
+    def resolve(cls, host: str, port: int) -> Address:
         try:
-            family, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            family, *_, sockaddr = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except (OSError, OverflowError, UnicodeError) as e:
             raise ArgumentError(f"serve: {host!r}, port {port!r} is no address of this machine: {e}.") from None
-        return cls(family, str(found[0]), int(found[1]))
+        return cls(family, str(sockaddr[0]), int(sockaddr[1]))
 
     @property
     def is_local(self) -> bool:
@@ -248,10 +254,21 @@ class Address:
 
 
 def hostname(header: str) -> str:
-    """The name in a Host header, without port."""
+    """Return the name in a Host header, without port."""
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
     return header.partition(":")[0].lower()
+
+
+def is_loopback(server: Any) -> bool:
+    """Return True if an ASGI server's own address can be reached from this machine alone: loopback, or a Unix socket."""
+    if not server:
+        return False
+    host, port = server
+    if port is None:  # the path of a Unix socket
+        return True
+    name = str(host).partition("%")[0]
+    return name == "localhost" or (is_address(name) and ip_address(name).is_loopback)
 
 
 def is_address(name: str) -> bool:

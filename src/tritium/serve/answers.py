@@ -9,7 +9,7 @@ import asyncio
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from tritium.models.sampling import Constraint, Logprobs
 from tritium.models.text.chat import render
 from tritium.models.text.constraints import constrain
 from tritium.serve.protocols import openai
-from tritium.serve.protocols.common import Asked, Dialect, Labels, Part, ProtocolError, Reply
+from tritium.serve.protocols.common import Dialect, Labels, Part, ProtocolError, Query, Reply
 from tritium.serve.protocols.tools import CallPart, CallReader, Style, style_of
 from tritium.serve.scheduler import Event, Request, Scheduler, Ticket, Usage
 
@@ -43,57 +43,70 @@ class Answers:
     def tokenizer(self) -> Tokenizer:
         return self.scheduler.tokenizer
 
-    def prepare(self, body: bytes, dialect: Dialect) -> tuple[Asked, list[Request]]:
-        """From the bytes of a body to the requests for the scheduler; ProtocolError says what is wrong with it."""
-        asked = dialect.read(body, context=self.scheduler.session.capacity, choices=self.max_choices)
-        self.check_model(asked.model)
-        self._check_counts(asked)
-        prompts = self.prompts(asked)
+    def read(self, body: bytes, dialect: Dialect) -> tuple[Query, list[tuple[int, ...]]]:
+        """Return what the bytes of a body ask for, and the tokens of its prompts; ProtocolError says what is wrong with it."""
+        query = dialect.read(body, context=self.scheduler.session.capacity, choices=self.max_choices)
+        self.check_model(query.model)
+        self._check_counts(query)
+        return query, self.prompts(query)
+
+    def requests(self, query: Query, prompts: Sequence[tuple[int, ...]]) -> list[Request]:
+        """Return the requests for the scheduler; where there is a format it is compiled, which may take long."""
         try:
-            constrain = self._constrain(asked)
+            constrain = self._constrain(query)
         except PackageError as e:
             raise ProtocolError(501, str(e)) from None
         common: dict[str, Any] = {
-            "max_tokens": self._longest(asked), "sampler": asked.sampler, "stop": asked.stop, "logprobs": asked.logprobs,
-            "constrain": constrain, "ends": self._ends(asked), "prompt_logprobs": asked.logprobs if asked.echo else None,
+            "max_tokens": self._longest(query), "sampler": query.sampler, "stop": query.stop, "logprobs": query.logprobs,
+            "constrain": constrain, "ends": self._ends(query), "prompt_logprobs": query.logprobs if query.echo else None,
+            "adapter": self.adapter(query.model),
         }  # fmt: skip
-        return asked, [Request(p, stream=stream, **common) for p in prompts for stream in range(asked.n)]
+        return [Request(p, stream=stream, **common) for p in prompts for stream in range(query.n)]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names by which requests ask: of the model, and of each of its adapters."""
+        return self.name, *getattr(self.scheduler.session, "adapters", ())
+
+    def adapter(self, name: str | None) -> str | None:
+        """Return the adapter that a request asks for by the name of its model."""
+        return None if name in (None, self.name) else name
 
     def check_model(self, name: str | None) -> None:
-        """Raise ProtocolError for the name of another model."""
-        if name not in (None, self.name):
-            message = f"The model {visible(name or '')!r} is not served here; {self.name!r} is."
+        """Raise ProtocolError for the name of another model; an adapter's name is that of the model with it."""
+        if name not in (None, *self.names):
+            message = f"The model {visible(name or '')!r} is not served here; {', '.join(map(repr, self.names))} is."
             raise ProtocolError(404, message, param="model", code="model_not_found")
 
-    def prompts(self, asked: Asked) -> list[tuple[int, ...]]:
+    def prompts(self, query: Query) -> list[tuple[int, ...]]:
         """Return the tokens of each prompt of a request."""
         try:
-            if asked.chat:
-                return [self._chat_prompt(asked)]
-            return [self._prompt(p, bos=asked.adds_bos) for p in asked.prompts]
+            if query.chat:
+                return [self._chat_prompt(query)]
+            return [self._prompt(p, bos=query.adds_bos) for p in query.prompts]
         except PackageError as e:
             raise ProtocolError(501, str(e)) from None
         except TritiumError as e:
-            param = "messages" if asked.chat else "prompt"
+            param = "messages" if query.chat else "prompt"
             raise ProtocolError(400, str(e), param=param, code="invalid_value") from None
 
-    def _longest(self, asked: Asked) -> int:
+    def _longest(self, query: Query) -> int:
         """Return how many tokens an answer may have."""
-        bounds = (asked.max_tokens, self.max_tokens, self.scheduler.session.capacity)
+        bounds = (query.max_tokens, self.max_tokens, self.scheduler.session.capacity)
         return min(b for b in bounds if b is not None)
 
-    def _ends(self, asked: Asked) -> frozenset[int]:
+    def _ends(self, query: Query) -> frozenset[int]:
         """Return the tokens that end an answer."""
-        return frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else self.tokenizer.eos)
+        return frozenset(query.stop_token_ids) | (frozenset() if query.ignore_eos else self.tokenizer.eos)
 
-    def _constrain(self, asked: Asked) -> Callable[[], tuple[Constraint, ...]]:
+    def _constrain(self, query: Query) -> Callable[[], tuple[Constraint, ...]]:
         """Return what makes the constraints of an answer; a format is compiled here, beside the event loop."""
-        form, param = (None, "") if asked.form is None else asked.form
-        if asked.toolbox is not None:
-            form, param = asked.toolbox.format(self._style()), "tools"
+        form, param = (None, "") if query.form is None else query.form
+        if query.toolbox is not None:
+            form, param = query.toolbox.format(self._style()), "tools"
         try:
             return constrain(
-                self.tokenizer, form, least=asked.min_tokens, ends=self._ends(asked), among=asked.allowed_token_ids
+                self.tokenizer, form, least=query.min_tokens, ends=self._ends(query), among=query.allowed_token_ids
             )
         except ArgumentError as e:
             raise ProtocolError(400, f"{param} is not valid: {e}", param=param, code="invalid_value") from None
@@ -105,19 +118,19 @@ class Answers:
         except ArgumentError as e:
             raise ProtocolError(400, str(e), param="tools", code="unsupported_parameter") from None
 
-    def _check_counts(self, asked: Asked) -> None:
-        count = asked.n * max(1, len(asked.prompts))
+    def _check_counts(self, query: Query) -> None:
+        count = query.n * max(1, len(query.prompts))
         if count > self.max_choices:
             raise openai.too_many_choices(count, self.max_choices)
-        lists = {"logit_bias": asked.sampler.logit_bias or (), "stop_token_ids": asked.stop_token_ids}
-        lists["allowed_token_ids"] = asked.allowed_token_ids or ()
+        lists = {"logit_bias": query.sampler.logit_bias or (), "stop_token_ids": query.stop_token_ids}
+        lists["allowed_token_ids"] = query.allowed_token_ids or ()
         for param, tokens in lists.items():
             if wrong := [t for t in tokens if t >= self.tokenizer.vocab_size]:
                 raise ProtocolError(
                     400, f"{param} has token id {wrong[0]}; this model has 0 to {self.tokenizer.vocab_size - 1}.",
                     param=param, code="invalid_value",
                 )  # fmt: skip
-        if asked.allowed_token_ids == ():
+        if query.allowed_token_ids == ():
             raise ProtocolError(
                 400, "allowed_token_ids is empty: no token may follow.", param="allowed_token_ids", code="invalid_value"
             )
@@ -137,29 +150,29 @@ class Answers:
             )
         return template
 
-    def _chat_prompt(self, asked: Asked) -> tuple[int, ...]:
-        t, names = self.tokenizer, dict(asked.template_values)
-        if asked.toolbox is not None:
+    def _chat_prompt(self, query: Query) -> tuple[int, ...]:
+        t, names = self.tokenizer, dict(query.template_values)
+        if query.toolbox is not None:
             self._style()
-            names["tools"] = [tool.shown for tool in asked.toolbox.tools]
-        text = render(self._template(), asked.messages, bos_token=t.bos_token, eos_token=t.eos_token, **names)
+            names["tools"] = [tool.shown for tool in query.toolbox.tools]
+        text = render(self._template(), query.messages, bos_token=t.bos_token, eos_token=t.eos_token, **names)
         return tuple(t.encode(text))
 
-    async def whole(self, asked: Asked, tickets: list[Ticket], dialect: Dialect) -> dict[str, Any]:
-        """The answer when all of it is there."""
+    async def whole(self, query: Query, tickets: list[Ticket], dialect: Dialect) -> dict[str, Any]:
+        """Return the answer when all of it is there."""
         replies = [Reply() for _ in tickets]
-        async with aclosing(self._parts(asked, tickets)) as parts:
+        async with aclosing(self._parts(query, tickets)) as parts:
             async for i, part in parts:
                 replies[i].add(part)
-        return dialect.whole(asked, self._labels(), replies)
+        return dialect.whole(query, self._labels(query), replies)
 
-    async def streamed(self, asked: Asked, tickets: list[Ticket], dialect: Dialect) -> AsyncGenerator[bytes, None]:
-        """The answer as it comes, in server-sent events. An error is told as the last of them."""
-        writer, usages = dialect.writer(asked, self._labels()), [Usage() for _ in tickets]
+    async def streamed(self, query: Query, tickets: list[Ticket], dialect: Dialect) -> AsyncGenerator[bytes, None]:
+        """Yield the answer as it comes, in server-sent events; an error is the last of them."""
+        writer, usages = dialect.writer(query, self._labels(query)), [Usage() for _ in tickets]
         try:
             for event in writer.begin(len(tickets)):
                 yield event
-            async with aclosing(self._parts(asked, tickets)) as parts:
+            async with aclosing(self._parts(query, tickets)) as parts:
                 async for i, part in parts:
                     usages[i] = part.usage
                     for event in writer.part(i, part):
@@ -171,17 +184,17 @@ class Answers:
         except ProtocolError as e:
             yield dialect.failed(e)
 
-    async def _parts(self, asked: Asked, tickets: list[Ticket]) -> AsyncGenerator[tuple[int, Part], None]:
-        """The parts of all answers as they come: prompts that are echoed, text, and tool calls where there are tools."""
+    async def _parts(self, query: Query, tickets: list[Ticket]) -> AsyncGenerator[tuple[int, Part], None]:
+        """Yield the parts of all answers as they come: prompts that are echoed, text, and tool calls where there are tools."""
         readers: dict[int, CallReader] = {}
-        if asked.toolbox is not None:
-            style, names = self._style(), [tool.name for tool in asked.toolbox.tools]
+        if query.toolbox is not None:
+            style, names = self._style(), [tool.name for tool in query.toolbox.tools]
             readers = {i: CallReader(style, names) for i in range(len(tickets))}
         begun = set[int]()
         async with aclosing(follow(tickets)) as events:
             async for i, e in events:
-                if i not in begun and asked.echo:
-                    yield i, Part(self._echo(asked, i), (), self._prompt_logprobs(asked, tickets[i]), None, e.usage)
+                if i not in begun and query.echo:
+                    yield i, Part(self._echo(query, i), (), self._prompt_logprobs(query, tickets[i]), None, e.usage)
                 begun.add(i)
                 text, calls = e.text, tuple[CallPart, ...]()
                 if i in readers:
@@ -190,22 +203,22 @@ class Answers:
                 if text or calls or e.logprobs or e.finish:
                     yield i, Part(text, calls, e.logprobs, e.finish, e.usage, tickets[i].stopped_by)
 
-    def _prompt_logprobs(self, asked: Asked, ticket: Ticket) -> tuple[Logprobs, ...]:
-        """What the model thought of a prompt, where it is to be told: of the first token nothing."""
-        if asked.logprobs is None:
+    def _prompt_logprobs(self, query: Query, ticket: Ticket) -> tuple[Logprobs, ...]:
+        """Return the log-probabilities of a prompt where the request asks for them; NaN for the first token."""
+        if query.logprobs is None:
             return ()
         return Logprobs(ticket.request.prompt[0], math.nan, ()), *ticket.prompt_logprobs
 
-    def _labels(self) -> Labels:
-        return Labels(uuid.uuid4().hex, int(time.time()), self.name, self.tokenizer)
+    def _labels(self, query: Query) -> Labels:
+        return Labels(uuid.uuid4().hex, int(time.time()), query.model or self.name, self.tokenizer)
 
-    def _echo(self, asked: Asked, index: int) -> str:
-        prompt = asked.prompts[index // asked.n]
+    def _echo(self, query: Query, index: int) -> str:
+        prompt = query.prompts[index // query.n]
         return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
 
 
 async def follow(tickets: Iterable[Ticket]) -> AsyncGenerator[tuple[int, Event], None]:
-    """The events of several tickets as they come, each with the number of its ticket."""
+    """Yield the events of several tickets as they come, each with the number of its ticket."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
     def notify() -> None:
@@ -238,6 +251,6 @@ STATUS: tuple[tuple[type[TritiumError], int, str | None], ...] = (
 
 
 def protocol_error(e: TritiumError) -> ProtocolError:
-    """What went wrong below, as a client is told."""
+    """Return an error of the model or scheduler as the one that a client receives."""
     status, code = next((status, code) for kind, status, code in STATUS if isinstance(e, kind))
     return ProtocolError(status, str(e), code=code, headers={"retry-after": "1"} if status == 503 else None)

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -21,17 +21,17 @@ from tritium.errors import PackageError, TritiumError
 from tritium.escape import visible
 from tritium.serve.access import Quota
 from tritium.serve.answers import Answers, protocol_error
+from tritium.serve.exchange import HTTPRequest, HTTPResponse
 from tritium.serve.intake import Intake, Lane
 from tritium.serve.metrics import EnergyCounters, Metric, of_requests, page
+from tritium.serve.page import chat_page, headers as page_headers
 from tritium.serve.protocols import openai
 from tritium.serve.protocols.checks import flag, ids, read_json, string, value, whole
 from tritium.serve.protocols.common import Dialect, ProtocolError
 from tritium.serve.protocols.fields import FieldError, Fields, Refusal
 from tritium.serve.protocols.messages import Messages
 from tritium.serve.protocols.responses import Responses
-
-if TYPE_CHECKING:
-    from tritium.serve.http import HTTPRequest, HTTPResponse
+from tritium.serve.spans import Span, Spans
 
 NO_SNIFF = {"x-content-type-options": "nosniff"}  # an answer may hold any text: no browser may take it for a page
 MOST_TEXTS = 2048  # of a request for embeddings
@@ -49,18 +49,19 @@ TOKENIZE = Fields(
 )  # fmt: skip
 DETOKENIZE = Fields(("model", "tokens"))
 
-Handler = Callable[["HTTPRequest"], Awaitable["HTTPResponse"]]
+Handler = Callable[[HTTPRequest], Awaitable[HTTPResponse]]
 
 
 class Api:
     """The routes of one model. `embed` gives the vectors of texts, where the model has it."""
 
     def __init__(
-        self, http: Any, answers: Answers, intake: Intake, quota: Quota, *, embed: Callable[..., Any] | None = None,
+        self, answers: Answers, intake: Intake, quota: Quota, *, embed: Callable[..., Any] | None = None,
         caller: Callable[[HTTPRequest], str] = lambda request: request.client, sensors: Callable[[], Sequence[Any]] = tuple,
+        spans: Spans | None = None,
     ) -> None:  # fmt: skip
-        self._http, self.answers, self._intake, self._quota = http, answers, intake, quota
-        self._embed, self._caller = embed, caller
+        self.answers, self._intake, self._quota = answers, intake, quota
+        self._embed, self._caller, self._spans = embed, caller, spans or Spans()
         self._created, self._energy = int(time.time()), EnergyCounters(sensors)
         self._embedding = Lane("embed", 16)
         messages = Messages()
@@ -70,12 +71,13 @@ class Api:
             "/v1/messages": messages, "/v1/messages/count_tokens": Messages(counting=True),
         }  # fmt: skip
         self.routes: dict[str, tuple[str, Handler]] = {
+            "/": ("GET", self._page),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/props": ("GET", self._props),
             "/tokenizer_info": ("GET", self._tokenizer_info),
             "/v1/models": ("GET", self._models),
-            f"/v1/models/{answers.name}": ("GET", self._one_model),
+            **{f"/v1/models/{name}": ("GET", partial(self._one_model, name=name)) for name in answers.names},
             **{
                 p: ("POST", partial(generate, dialect=d))
                 for p, d in self.dialects.items()
@@ -112,9 +114,12 @@ class Api:
 
     def _json(self, value: Any, status: int = 200, **headers: str) -> HTTPResponse:
         body = json.dumps(value, ensure_ascii=False).encode()
-        return self._http.HTTPResponse(status, body, {"content-type": "application/json", **NO_SNIFF, **headers})
+        return HTTPResponse(status, body, {"content-type": "application/json", **NO_SNIFF, **headers})
 
     # About the server.
+
+    async def _page(self, _: HTTPRequest) -> HTTPResponse:
+        return HTTPResponse(200, chat_page(), {**page_headers(), **NO_SNIFF})
 
     async def _health(self, _: HTTPRequest) -> HTTPResponse:
         s = self.answers.scheduler
@@ -123,21 +128,25 @@ class Api:
     async def _metrics(self, _: HTTPRequest) -> HTTPResponse:
         # Sensors may be slow to read.
         energy = await asyncio.get_running_loop().run_in_executor(None, self._energy.read)
-        s, of = self.answers.scheduler, {"model_name": self.answers.name}
+        s, labels = self.answers.scheduler, {"model_name": self.answers.name}
         held = sum(len(s.session.tokens(i)) for i in range(s.session.slots))
         used = held / (s.session.slots * s.session.capacity)
         sums = [
-            Metric("vllm:num_requests_running", "Requests in a slot.", "gauge", [(of, s.running)]),
-            Metric("vllm:num_requests_waiting", "Requests that wait for a slot.", "gauge", [(of, s.waiting)]),
-            Metric("vllm:kv_cache_usage_perc", "Share of the slots' KV cache in use; 1 is all.", "gauge", [(of, used)]),
-            Metric("vllm:prompt_tokens_total", "Tokens of prompts.", "counter", [(of, s.prefixes.counts.queries)]),
+            Metric("vllm:num_requests_running", "Requests in a slot.", "gauge", [(labels, s.running)]),
+            Metric("vllm:num_requests_waiting", "Requests that wait for a slot.", "gauge", [(labels, s.waiting)]),
+            Metric(
+                "vllm:kv_cache_usage_perc", "Share of the slots' KV cache in use; 1 is all.", "gauge", [(labels, used)]
+            ),
+            Metric("vllm:prompt_tokens_total", "Tokens of prompts.", "counter", [(labels, s.prefixes.counts.queries)]),
             Metric(
                 "vllm:prefix_cache_queries_total",
                 "Tokens looked up in the prefix cache.",
                 "counter",
-                [(of, s.prefixes.counts.queries)],
+                [(labels, s.prefixes.counts.queries)],
             ),
-            Metric("vllm:prefix_cache_hits_total", "Tokens found there.", "counter", [(of, s.prefixes.counts.hits)]),
+            Metric(
+                "vllm:prefix_cache_hits_total", "Tokens found there.", "counter", [(labels, s.prefixes.counts.hits)]
+            ),
         ]
         if s.speculator is not None:
             counts = s.speculator.counts
@@ -147,11 +156,12 @@ class Api:
                 ("num_accepted_tokens", counts.accepted),
             )
             sums += [
-                Metric(f"vllm:spec_decode_{n}_total", "Speculative decoding.", "counter", [(of, v)]) for n, v in named
+                Metric(f"vllm:spec_decode_{n}_total", "Speculative decoding.", "counter", [(labels, v)])
+                for n, v in named
             ]
         text = page([*sums, *of_requests(s.meter, self.answers.name), *energy])
         headers = {"content-type": "text/plain; version=0.0.4; charset=utf-8", **NO_SNIFF}
-        return self._http.HTTPResponse(200, text.encode(), headers)
+        return HTTPResponse(200, text.encode(), headers)
 
     async def _props(self, _: HTTPRequest) -> HTTPResponse:
         a, s = self.answers, self.answers.scheduler.session
@@ -169,24 +179,46 @@ class Api:
         })  # fmt: skip
 
     async def _models(self, _: HTTPRequest) -> HTTPResponse:
-        return self._json({"object": "list", "data": [self._card()]})
+        return self._json({"object": "list", "data": [self._card(name) for name in self.answers.names]})
 
-    async def _one_model(self, _: HTTPRequest) -> HTTPResponse:
-        return self._json(self._card())
+    async def _one_model(self, _: HTTPRequest, *, name: str) -> HTTPResponse:
+        return self._json(self._card(name))
 
-    def _card(self) -> dict[str, Any]:
+    def _card(self, name: str) -> dict[str, Any]:
         context = self.answers.scheduler.session.capacity
-        about = {"context_length": context, "max_model_len": context}
-        return {"id": self.answers.name, "object": "model", "created": self._created, "owned_by": "tritium", **about}
+        details: dict[str, Any] = {"context_length": context, "max_model_len": context}
+        if self.answers.adapter(name) is not None:
+            details |= {"root": self.answers.name, "parent": self.answers.name}  # as vLLM tells of adapters
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "tritium", **details}
 
     # Text.
 
     async def _generate(self, request: HTTPRequest, *, dialect: Dialect) -> HTTPResponse:
+        operation = "text_completion" if request.path == "/v1/completions" else "chat"
+        return await self._spanned(operation, request, partial(self._answer, request, dialect))
+
+    async def _spanned(
+        self, operation: str, request: HTTPRequest, work: Callable[[Span], Awaitable[HTTPResponse]]
+    ) -> HTTPResponse:
+        """Do the work of a request in a span, which ends with it if it fails."""
+        span = self._spans.begin(operation, request.headers, self.answers.name)
+        try:
+            return await work(span)
+        except BaseException as e:
+            span.fail(e)
+            raise
+
+    async def _answer(self, request: HTTPRequest, dialect: Dialect, span: Span) -> HTTPResponse:
         client = self._caller(request)
         self._quota.admit(client)
-        # Reading a body and splitting a text into tokens may be long: beside the event loop, so that others go on.
-        prepare = partial(self.answers.prepare, request.body, dialect)
-        asked, requests = await self._intake.run(len(request.body), request.client, prepare)
+        # Reading a body, splitting a text into tokens and compiling a format may be long: beside the event loop, so that others go on.
+        read = partial(self.answers.read, request.body, dialect)
+        query, prompts = await self._intake.run(len(request.body), request.client, read)
+        span.describe(query)
+        if query.form is None and query.toolbox is None:
+            requests = self.answers.requests(query, prompts)
+        else:
+            requests = await self._intake.formats.run(request.client, partial(self.answers.requests, query, prompts))
         self._quota.take(client, len(requests))
         try:
             tickets = self.answers.scheduler.submit_all(requests)
@@ -197,15 +229,16 @@ class Api:
             raise
 
         def release() -> None:
+            span.end(tickets)
             for t in tickets:
                 t.cancel()
             self._quota.give_back(client, len(tickets))
 
-        if asked.stream:
+        if query.stream:
             headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", **NO_SNIFF}
-            return self._http.HTTPResponse(200, self.answers.streamed(asked, tickets, dialect), headers, release)
+            return HTTPResponse(200, self.answers.streamed(query, tickets, dialect), headers, release)
         try:
-            return self._json(await self.answers.whole(asked, tickets, dialect))
+            return self._json(await self.answers.whole(query, tickets, dialect))
         except TritiumError as e:
             raise protocol_error(e) from None
         finally:
@@ -215,9 +248,9 @@ class Api:
         """Count the tokens of a request of Anthropic's protocol."""
 
         def count() -> int:
-            asked = self.dialects["/v1/messages/count_tokens"].read(request.body)
-            self.answers.check_model(asked.model)
-            return sum(map(len, self.answers.prompts(asked)))
+            query = self.dialects["/v1/messages/count_tokens"].read(request.body)
+            self.answers.check_model(query.model)
+            return sum(map(len, self.answers.prompts(query)))
 
         return self._json({"input_tokens": await self._intake.run(len(request.body), request.client, count)})
 
@@ -241,8 +274,8 @@ class Api:
                 "prompt": checked(f, "prompt", string, ""),
                 "add_special_tokens": f.get("add_special_tokens", True),
             }
-        asked = self.dialects[route].read(json.dumps(inner).encode())
-        (tokens,) = self.answers.prompts(asked)
+        query = self.dialects[route].read(json.dumps(inner).encode())
+        (tokens,) = self.answers.prompts(query)
         named = checked(f, "return_token_strs", flag, False)
         texts = [self.answers.tokenizer.bytes_of(t).decode("utf-8", "replace") for t in tokens] if named else None
         context = self.answers.scheduler.session.capacity
@@ -261,15 +294,20 @@ class Api:
         return self._json(await self._intake.run(len(request.body), request.client, text))
 
     async def _embeddings(self, request: HTTPRequest) -> HTTPResponse:
-        client = self._caller(request)
-        self._quota.admit(client)
+        return await self._spanned("embeddings", request, partial(self._embed_texts, request))
+
+    async def _embed_texts(self, request: HTTPRequest, span: Span) -> HTTPResponse:
+        self._quota.admit(self._caller(request))
         call = partial(self._vectors, request.body)
         try:
-            return self._json(await self._embedding.run(request.client, call))
+            vectors = await self._embedding.run(request.client, call)
         except PackageError as e:
             raise ProtocolError(501, str(e)) from None
         except TritiumError as e:
             raise protocol_error(e) from None
+        span.count(vectors["usage"]["prompt_tokens"])
+        span.end()
+        return self._json(vectors)
 
     def _vectors(self, body: bytes) -> dict[str, Any]:
         f = select(EMBEDDINGS, body)

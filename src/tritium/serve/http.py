@@ -13,14 +13,14 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from email.utils import formatdate
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address
 
 import h11
 
+from tritium.serve.exchange import HTTPRequest, HTTPResponse, Limits, RefusedError, answer, check_size, client_of
 from tritium.settings import log
 
 LINGER_S = 1.0  # a refused sender is heard out this long, so that it reads the refusal instead of a reset connection
@@ -28,48 +28,6 @@ WRITE_BUFFER = 64 << 10  # bytes that wait for one reader before its writer wait
 READ_BUFFER = 64 << 10  # bytes of one sender that wait to be parsed before no more are read from its socket
 # Bytes parsed between two passes of the event loop. A chunk of one byte takes 6, and h11 10 to 40 us: 4 to 14 ms a turn.
 TURN_BYTES = 2 << 10
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one client may take of the server."""
-
-    body_bytes: int = 2 << 20
-    header_bytes: int = 16 << 10
-    framing_bytes: int = 64 << 10  # of a chunked body beside its data: sizes, extensions, trailers
-    connections: int = 128
-    read_s: float = 15.0  # for a whole request to arrive
-    idle_s: float = 60.0  # between two requests of one connection
-    write_s: float = 30.0  # for a reader to take a full buffer
-    header_s: float = 5.0  # for the header of a request to arrive, and for a new connection to send its first byte
-    client_connections: int = 64  # of `connections`, those of one address
-
-
-@dataclass(frozen=True)
-class HTTPRequest:
-    method: str
-    path: str  # without the query
-    headers: Mapping[str, str]  # names in lower case
-    body: bytes
-    client: str = ""  # the address it came from, as `client_of` has it
-
-
-@dataclass(frozen=True)
-class HTTPResponse:
-    """A body of bytes, or of pieces that are sent as they come; `release` is called when it is sent or given up."""
-
-    status: int
-    body: bytes | AsyncGenerator[bytes, None]
-    headers: Mapping[str, str] = field(default_factory=dict)
-    release: Callable[[], None] = lambda: None
-
-
-class RefusedError(Exception):
-    """A request that is answered without being handled; the connection ends with it."""
-
-    def __init__(self, status: int, message: str, response: HTTPResponse | None = None) -> None:
-        super().__init__(message)
-        self.status, self.response = status, response
 
 
 class Site:
@@ -210,7 +168,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def stage(self) -> int | None:
-        """How far its request is: 0 nothing, 1 some of the header, 2 some of the body; None for a whole one."""
+        """Return how far its request has arrived: 0 nothing, 1 some of the header, 2 some of the body; None for a whole one."""
         if self._busy:
             return None
         return 2 if self._has_head else 0 if self._waiting and not self._inbox else 1
@@ -242,7 +200,7 @@ class Connection(asyncio.Protocol):
         wait_s = min(self.limits.header_s, self.limits.read_s)
         try:
             while not self.site.stopping and (request := await self._read(wait_s)) is not None:
-                await self._write(await self._answer(request))
+                await self._write(await answer(self.site.handle, self.site.refuse, request))
                 if self._replaced:
                     break
                 if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
@@ -266,15 +224,8 @@ class Connection(asyncio.Protocol):
         finally:
             self.close()
 
-    async def _answer(self, request: HTTPRequest) -> HTTPResponse:
-        try:
-            return await self.site.handle(request)
-        except Exception:
-            log.exception("%s %s failed", request.method, request.path)
-            return self.site.refuse(500, "The server failed to handle the request; its log says why.")
-
     async def _read(self, wait_s: float) -> HTTPRequest | None:
-        """The next whole request; None when none came for `wait_s` seconds or the client closed."""
+        """Return the next whole request; None when none came for `wait_s` seconds or the client closed."""
         head: HTTPRequest | None = None
         body = bytearray()
         self._waiting, self._busy, self._has_head = True, False, False
@@ -298,7 +249,7 @@ class Connection(asyncio.Protocol):
                         head = self._check_head(event)
                     elif isinstance(event, h11.Data):
                         body += event.data
-                        self._check_size(len(body))
+                        check_size(len(body), self.limits)
                     elif isinstance(event, h11.EndOfMessage):
                         break
                     else:
@@ -314,7 +265,7 @@ class Connection(asyncio.Protocol):
         return replace(head, body=bytes(body))
 
     def _check_head(self, event: h11.Request) -> HTTPRequest:
-        """The request without its body; RefusedError where the header alone is reason enough."""
+        """Return the request without its body; RefusedError where the header alone is reason enough."""
         self._method = event.method.decode("ascii")
         if len(event.target) + sum(len(n) + len(v) for n, v in event.headers) > self.limits.header_bytes:
             raise RefusedError(431, f"The header is larger than {self.limits.header_bytes} bytes.")
@@ -330,7 +281,7 @@ class Connection(asyncio.Protocol):
             raise RefusedError(
                 400, "The request has Transfer-Encoding with Content-Length or HTTP/1.0; send one of them."
             )
-        self._check_size(int(headers.get("content-length", "0")))
+        check_size(int(headers.get("content-length", "0")), self.limits)
         return head
 
     def _next_event(self) -> object:
@@ -339,12 +290,6 @@ class Connection(asyncio.Protocol):
         except h11.RemoteProtocolError as e:
             hint = e.error_status_hint
             raise RefusedError(hint if hint in (431, 501) else 400, f"The request is not HTTP/1.1: {e}.") from None
-
-    def _check_size(self, nbytes: int) -> None:
-        if nbytes > self.limits.body_bytes:
-            raise RefusedError(
-                413, f"The body has more than {self.limits.body_bytes} bytes, the most this server takes."
-            )
 
     def _check_framing(self, nbytes: int) -> None:
         if nbytes > self.limits.framing_bytes:
@@ -423,16 +368,3 @@ class Connection(asyncio.Protocol):
                 await self._writable.wait()
         except TimeoutError:
             raise ConnectionAbortedError(f"the client took nothing for {self.limits.write_s:g} s") from None
-
-
-def client_of(peername: object) -> str:
-    """The client behind an address: the address itself, or its network of 64 bits, of which IPv6 gives one to each."""
-    if not isinstance(peername, tuple) or not peername:
-        return ""
-    try:
-        address = ip_address(str(peername[0]).partition("%")[0])
-    except ValueError:
-        return str(peername[0])
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
-        return str(IPv6Address(int(address) >> 64 << 64))
-    return str(getattr(address, "ipv4_mapped", None) or address)

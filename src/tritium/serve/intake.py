@@ -1,7 +1,7 @@
-"""The threads that turn bodies into prompts, with a bound on what waits for them and a share for each client.
+"""The threads that turn bodies into prompts and formats into grammars, with a bound on what waits for them and a share for each client.
 
 Knows nothing of HTTP or of models. Short bodies have a thread of their own: however many long ones are being split into
-tokens, a short request waits for short ones only.
+tokens, a short request waits for short ones only. Formats have one too, so that a large one delays other formats alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tritium.serve.protocols.common import ProtocolError
 SHORT_BYTES = 64 << 10  # of a body; longer ones take the lane for long bodies
 SHORT_BODIES = 128  # that wait or are read at once
 LONG_BODIES = 16
+FORMATS = 64
 
 T = TypeVar("T")
 
@@ -53,19 +54,20 @@ class Lane:
 
 
 class Intake:
-    """A lane for short bodies and one for long ones."""
+    """A lane for short bodies, one for long ones, and one for formats."""
 
     def __init__(self) -> None:
         self.short, self.long = Lane("short", SHORT_BODIES), Lane("long", LONG_BODIES)
+        self.formats = Lane("formats", FORMATS)
 
     async def run(self, nbytes: int, client: str, call: Callable[[], T]) -> T:
         """Call in the thread for bodies of this size; ProtocolError at once when too many wait."""
         return await (self.short if nbytes <= SHORT_BYTES else self.long).run(client, call)
 
     def close(self) -> None:
-        """End both threads."""
-        self.short.close()
-        self.long.close()
+        """End the threads."""
+        for lane in (self.short, self.long, self.formats):
+            lane.close()
 
 
 def _call(call: Callable[[], T]) -> T:

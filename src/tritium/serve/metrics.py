@@ -1,4 +1,4 @@
-"""What a server did, as Prometheus reads it: counters and histograms under the names that dashboards of vLLM know.
+"""Metrics of a server in Prometheus' format: counters and histograms under the names that dashboards of vLLM know.
 
 Knows nothing of HTTP or models. Times are counted by the scheduler's thread, and read by others; `page` is text of Prometheus' format.
 """
@@ -120,7 +120,7 @@ class Metric(NamedTuple):
     """A metric: its name, what it is, its kind, and its values by labels. A histogram is its own value."""
 
     name: str
-    about: str
+    help_text: str
     kind: str
     values: Iterable[tuple[Mapping[str, str], float | Histogram]]
 
@@ -129,7 +129,7 @@ def page(metrics: Iterable[Metric]) -> str:
     """Return metrics in Prometheus' text format."""
     lines = []
     for m in metrics:
-        lines += [f"# HELP {m.name} {escaped(m.about)}", f"# TYPE {m.name} {m.kind}"]
+        lines += [f"# HELP {m.name} {escaped(m.help_text)}", f"# TYPE {m.name} {m.kind}"]
         for labels, value in m.values:
             if isinstance(value, Histogram):
                 lines += _histogram(m.name, labels, value)
@@ -156,7 +156,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 def of_requests(meter: Meter, name: str) -> list[Metric]:
     """Return the metrics of the requests to a model."""
-    of = {"model_name": name}
+    labels = {"model_name": name}
     histograms = (
         ("time_to_first_token_seconds", "Time from a request to its first token.", meter.first),
         ("inter_token_latency_seconds", "Time between two tokens of an answer.", meter.between),
@@ -166,12 +166,12 @@ def of_requests(meter: Meter, name: str) -> list[Metric]:
         ("request_generation_tokens", "Tokens of an answer.", meter.answers),
     )
     ended = [
-        ({**of, "finished_reason": reason}, meter.ended[reason]) for reason in ("stop", "length", "abort", "error")
+        ({**labels, "finished_reason": reason}, meter.ended[reason]) for reason in ("stop", "length", "abort", "error")
     ]
     return [
-        *(Metric(f"vllm:{n}", about, "histogram", [(of, h)]) for n, about, h in histograms),
+        *(Metric(f"vllm:{n}", help_text, "histogram", [(labels, h)]) for n, help_text, h in histograms),
         Metric("vllm:request_success_total", "Requests that ended, by reason.", "counter", ended),
-        Metric("vllm:generation_tokens_total", "Tokens generated.", "counter", [(of, meter.tokens)]),
+        Metric("vllm:generation_tokens_total", "Tokens generated.", "counter", [(labels, meter.tokens)]),
     ]
 
 

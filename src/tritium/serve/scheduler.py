@@ -29,8 +29,9 @@ from tritium.settings import log
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report, and
-    `prompt_logprobs` the same for the tokens of the prompt. `ends` are the tokens that end it (None: the model's own)."""
+    """A prompt and how to continue it. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives
+    to report, and `prompt_logprobs` the same for the tokens of the prompt. `ends` are the tokens that end it (None: the
+    model's own)."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -41,6 +42,7 @@ class Request:
     constrain: Callable[[], tuple[Constraint, ...]] = tuple
     ends: frozenset[int] | None = None
     prompt_logprobs: int | None = None
+    adapter: str | None = None  # by name; None: the model as it is
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Event:
-    """What came since the last one. `finish` is None while more is to come, else stop, length, context or cancelled."""
+    """New text and tokens since the last event. `finish` is None while more is to come, else stop, length, context or cancelled."""
 
     text: str
     tokens: tuple[int, ...]
@@ -80,6 +82,7 @@ class Ticket:
         self.request = request
         self.submitted = perf_counter()
         self.cancelled = False
+        self.first_s: float | None = None  # from the request to its first token
         self.stopped_by: str | None = None  # the stop string that ended it, when it has ended
         self.prompt_logprobs: list[
             Logprobs
@@ -96,7 +99,7 @@ class Ticket:
         self._new = self._over = False
 
     def take(self) -> Event | None:
-        """What came since the last call, or None. Raises what ended the request, once all before it was taken."""
+        """Return what came since the last call, or None. Raise what ended the request, once all before it was taken."""
         with self._changed:
             if not self._new:
                 return None
@@ -126,6 +129,21 @@ class Ticket:
             new = self._new
         if new:
             notify()
+
+    @property
+    def usage(self) -> Usage:
+        """Return the tokens so far, also those that were not taken yet."""
+        return self._usage
+
+    @property
+    def finish(self) -> str | None:
+        """Return why it ended, None while it runs or if it failed."""
+        return self._finish
+
+    @property
+    def error(self) -> TritiumError | None:
+        """Return what ended it, where it failed."""
+        return self._error
 
     def cancel(self) -> None:
         """Give up: the slot is free after the call to the model that is under way. Harmless when all is over."""
@@ -189,6 +207,10 @@ class _Run:
     def prompt(self) -> tuple[int, ...]:
         return self.ticket.request.prompt
 
+    @property
+    def adapter(self) -> str | None:
+        return self.ticket.request.adapter
+
     def piece(self, most: int) -> tuple[int, ...]:
         """Return the next tokens of the prompt, up to the next mark."""
         stop = min([self.length + most, *(m for m in self.marks if m > self.length)])
@@ -205,7 +227,7 @@ class _Run:
 
     @property
     def at_last(self) -> bool:
-        """Whether the next token is the last that it may have."""
+        """Return True if the next token is the last that the request may have."""
         return self.count + 1 == self.ticket.request.max_tokens
 
     @property
@@ -340,25 +362,25 @@ class Scheduler:
         self._decode()
 
     def _drop(self) -> None:
-        """Cancelled requests leave the queue and their slots."""
+        """Remove cancelled requests from the queue and their slots."""
         with self._wake:
-            gone = [t for t in self._waiting if t.cancelled]
-            for ticket in gone:
+            cancelled_tickets = [t for t in self._waiting if t.cancelled]
+            for ticket in cancelled_tickets:
                 self._waiting.remove(ticket)
-        for ticket in gone:
+        for ticket in cancelled_tickets:
             ticket.put(Usage(len(ticket.request.prompt)), finish="cancelled")
         for run in [r for r in self._runs.values() if r.ticket.cancelled]:
             self._end(run, finish="cancelled")
 
     def _admit(self) -> None:
-        """Waiting requests take free slots, first come, first served."""
+        """Give free slots to waiting requests, first come, first served."""
         while self._waiting and len(self._runs) < self.session.slots:
             ticket, run = self._waiting[0], None
             try:
                 run = self._start(ticket)
                 self._reading.append(run)
             except Exception as e:
-                ticket.put(Usage(len(ticket.request.prompt)), error=told(e))
+                ticket.put(Usage(len(ticket.request.prompt)), error=to_tritium_error(e))
             with self._wake:  # from the queue to its slot in one move: nobody sees it in neither
                 self._waiting.popleft()
                 if run is not None:
@@ -366,7 +388,8 @@ class Scheduler:
 
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request
-        slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
+        slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt, r.adapter)
+        self.session.use(slot, r.adapter)
         scored = r.prompt_logprobs is not None
         shared = 0 if scored else shared  # every token is told by the one before it
         state = r.sampler.start(r.prompt, stream=r.stream, constraints=r.constrain())
@@ -384,7 +407,7 @@ class Scheduler:
 
     def _load(self, run: _Run) -> None:
         """Copy into a slot what the prefix cache has more of its prompt; the last token is read in any case, for its logits."""
-        match = self.prefixes.match(run.prompt, len(run.prompt) - 1)
+        match = self.prefixes.match(run.prompt, len(run.prompt) - 1, run.adapter)
         if self.prefixes.recurrent and match.known - max(match.length, run.length) >= PAGE:
             run.marks.add(match.known)  # others began alike: the next one finds a state here
         if match.length <= run.length:
@@ -400,7 +423,7 @@ class Scheduler:
         if not self.prefixes.limit:
             return
         best = run.length + PAGE - 1
-        for other in self._reading:
+        for other in (o for o in self._reading if o.adapter == run.adapter):
             shared = min(common(other.prompt, run.prompt), len(run.prompt) - 1)
             if shared > max(best, other.length):
                 best, run.leader = shared, (other, shared)
@@ -418,15 +441,17 @@ class Scheduler:
         self._load(run)
         return False
 
-    def _best(self, free: Sequence[int], prompt: Sequence[int]) -> tuple[int, int]:
-        """The slot where most is gained: tokens reused less tokens thrown away; among equals the longest unused."""
-        found = []
+    def _best(self, free: Sequence[int], prompt: Sequence[int], adapter: str | None) -> tuple[int, int]:
+        """Return the slot where most is gained, and how many of its tokens are reused: tokens reused less tokens thrown away;
+        among equals the longest unused. What was computed with another adapter is of no use."""
+        candidates = []
         for slot in free:
             tokens = self.session.tokens(slot)
             # The last token of a prompt is always read again: its logits are what the first pick needs.
-            shared = self.session.reusable(slot, min(common(tokens, prompt), len(prompt) - 1))
-            found.append((2 * shared - len(tokens), -self._used[slot], slot, shared))
-        *_, slot, shared = max(found)
+            alike = common(tokens, prompt) if self.session.adapter(slot) == adapter else 0
+            shared = self.session.reusable(slot, min(alike, len(prompt) - 1))
+            candidates.append((2 * shared - len(tokens), -self._used[slot], slot, shared))
+        *_, slot, shared = max(candidates)
         return slot, shared
 
     def _read(self) -> None:
@@ -501,21 +526,21 @@ class Scheduler:
             rest and run.length + len(ids) == len(r.prompt) and r.max_tokens
         ):  # the last token once more, for the logits that a token is picked from
             before = len(r.prompt) - 1
-            kept = self.session.reusable(run.slot, before)
-            self.session.truncate(run.slot, kept)
-            logits = self.session.extend(run.slot, r.prompt[kept:])
+            prefix_length = self.session.reusable(run.slot, before)
+            self.session.truncate(run.slot, prefix_length)
+            logits = self.session.extend(run.slot, r.prompt[prefix_length:])
         return logits
 
     def _keep(self, run: _Run, tokens: Sequence[int]) -> None:
         """Keep what is in a slot for others that begin alike; of a recurrent model where somebody may go on from."""
         if not self.prefixes.limit or not tokens:
             return
-        node = self.prefixes.store(run.slot, tokens)
+        node = self.prefixes.store(run.slot, tokens, run.adapter)
         self.prefixes.pin(node)
         self._let_go(run)
         run.node = node
         if run.length in run.marks:
-            self.prefixes.snapshot(run.slot, tokens)
+            self.prefixes.snapshot(run.slot, tokens, run.adapter)
 
     def _let_go(self, run: _Run) -> None:
         if run.node is not None:
@@ -523,14 +548,14 @@ class Scheduler:
             run.node = None
 
     def _decode(self) -> None:
-        """One more token for everyone who has read his prompt."""
+        """Decode one token for every request past prefill."""
         runs = [run for run in self._runs.values() if run.next is not None]
         full = [run for run in runs if run.length >= self.session.capacity]
         for run in full:
             self._end(run, finish="context")
         if not (runs := [run for run in runs if run not in full]):
             return
-        guesses = guess_tokens(self.speculator, [run.guesser for run in runs], [self._room(run) for run in runs])
+        guesses = guess_tokens(self.speculator, runs, self._room)
         try:
             ahead = not (self._reading or self._waiting or any(run.at_last for run in runs))
             rows = self._step(runs, guesses, ahead)
@@ -581,7 +606,7 @@ class Scheduler:
                     break
             if guesses:
                 self.session.truncate(run.slot, run.length)
-            if self.speculator is not None and run.guesser is not None:
+            if self.speculator is not None and self.speculator.has_guesses and run.guesser is not None:
                 self.speculator.learn(run.guesser, run.state.context.tokens[-picks:])
         except Exception as e:
             self._fail(run, e)
@@ -592,6 +617,8 @@ class Scheduler:
         token = run.next = run.state.pick(logits)
         now, before = perf_counter(), run.picked_at
         self.meter.token(now - (run.ticket.submitted if before is None else before), before is None)
+        if before is None:
+            run.ticket.first_s = now - run.ticket.submitted
         run.picked_at = now
         run.count += 1
         if token in (self.tokenizer.eos if r.ends is None else r.ends):
@@ -638,11 +665,11 @@ class Scheduler:
     def _fail(self, run: _Run, e: Exception) -> None:
         with suppress(Exception):  # what stands in the slot is no longer known
             self.session.truncate(run.slot, 0)
-        self._end(run, error=told(e))
+        self._end(run, error=to_tritium_error(e))
 
 
-def told(e: Exception) -> TritiumError:
-    """An error as its reader sees it; what we did not raise on purpose goes to the log whole."""
+def to_tritium_error(e: Exception) -> TritiumError:
+    """Return an error as its reader sees it; what we did not raise on purpose goes to the log whole."""
     if isinstance(e, TritiumError):
         return e
     log.error("a request failed", exc_info=e)

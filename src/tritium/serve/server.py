@@ -1,7 +1,7 @@
-"""An OpenAI-compatible server for one model: who may ask what, and how a request becomes an answer.
+"""An OpenAI-compatible server for one model: a socket and a thread of its own around the routes.
 
-Knows nothing of the bytes on the wire (`serve.http`) nor of the order of work in the model (scheduler). Listens on this
-machine alone unless told otherwise; elsewhere it asks for an API key.
+Knows nothing of the bytes on the wire (`serve.http`) nor of what a request means (`serve.service`). Listens on this machine alone
+unless told otherwise; elsewhere it asks for an API key.
 """
 
 from __future__ import annotations
@@ -13,27 +13,20 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tritium import settings
-from tritium.arguments import checked, checked_class, parse_bytes
-from tritium.errors import ArgumentError, PackageError, install_command, shown
-from tritium.escape import visible
-from tritium.serve.access import PREFLIGHT, Access, Address, Keys, Quota
-from tritium.serve.answers import Answers
-from tritium.serve.api import Api
-from tritium.serve.intake import Intake
-from tritium.serve.protocols.common import ProtocolError
-from tritium.serve.protocols.tools import STYLES
+from tritium.arguments import checked, checked_class
+from tritium.errors import ArgumentError, PackageError, install_command
+from tritium.serve.access import Address
+from tritium.serve.exchange import Limits
 from tritium.serve.scheduler import Scheduler
+from tritium.serve.service import Service
 from tritium.settings import log
 
 if TYPE_CHECKING:
     from tritium.models.load import Model
-    from tritium.serve.http import HTTPRequest, HTTPResponse, Limits
 
 
 @checked_class
@@ -47,12 +40,10 @@ class Server:
     replaces the model's own, `tool_style` (hermes, llama or mistral) how its tool calls are read. `grace_s` is how long running
     requests may go on after `stop()`. `sensors` lists what measures energy for /metrics, such as `tritium.perf.meters.probe.probe`.
     `prefix_cache` bounds the bytes of prefixes kept for other requests ("512 MiB", 0: none; default: what the slots take when full, at
-    most 1 GiB). `speculate` False guesses no tokens; `draft` is a smaller model that guesses.
+    most 1 GiB). `speculate` False guesses no tokens; `draft` is a smaller model that guesses. `spans` records an
+    OpenTelemetry span of every request.
     """
 
-    scheduler: Scheduler
-    _api: Api
-    _intake: Intake
     _loop: asyncio.AbstractEventLoop
     _stop: asyncio.Event
 
@@ -83,41 +74,34 @@ class Server:
         prefix_cache: int | str | None = None,
         speculate: bool | None = None,
         draft: Model | None = None,
+        spans: bool = False,
     ) -> None:
         self._http = _http()
-        key = settings.api_key() if api_key is None and api_key_file is None else api_key
-        self._access = Access(Keys(key, api_key_file), tuple(allowed_hosts), tuple(allowed_origins))
-        self._address = Address.of(host, port)
-        if not self._access.keys.are_needed and not allow_anonymous and not self._address.is_local:
+        if not 0 <= grace_s < math.inf:
+            raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
+        self._service = Service(
+            model, api_key=api_key, api_key_file=api_key_file, slots=slots, context=context, queue=queue,
+            max_tokens=max_tokens, max_choices=max_choices, rate=rate, share=share, chat_template=chat_template,
+            tool_style=tool_style, name=name, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins, sensors=sensors,
+            prefix_cache=prefix_cache, speculate=speculate, draft=draft, spans=spans,
+        )  # fmt: skip
+        self._address = Address.resolve(host, port)
+        if self._service.is_anonymous and not allow_anonymous and not self._address.is_local:
             raise ArgumentError(
                 f"serve: others can reach {host}, so an API key is needed: give api_key or api_key_file (or set TRITIUM_API_KEY), listen on"
                 " 127.0.0.1, or say allow_anonymous to let everyone in."
             )
-        _check_options(model, tool_style, grace_s)
-        self.limits = limits or self._http.Limits()
+        self.limits = limits or Limits()
         self.host, self.port, self.grace_s = host, port, grace_s
-        self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line
-        self._make_session = partial(model.session, slots=slots, context=context)
-        self._make_draft = None if draft is None else partial(model.draft_session, draft=draft)
-        self._make_scheduler = partial(
-            Scheduler, tokenizer=model.tokenizer, queue=queue, speculate=speculate,
-            prefix_cache=None if prefix_cache is None else parse_bytes("serve: prefix_cache", prefix_cache),
-        )  # fmt: skip
-        self._make_answers = partial(
-            Answers, name=self.name, max_tokens=max_tokens, max_choices=max_choices, template=chat_template,
-            tool_style=tool_style,
-        )  # fmt: skip
-        self._make_api = partial(
-            Api,
-            self._http,
-            quota=Quota(rate, share),
-            embed=getattr(model, "embed", None),
-            caller=self._caller,
-            sensors=sensors,
-        )
+        self.name = self._service.name
         self._thread: threading.Thread | None = None
 
     # Life.
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Return what runs the requests, once it was started."""
+        return self._service.scheduler
 
     @property
     def url(self) -> str:
@@ -130,15 +114,11 @@ class Server:
             raise ArgumentError("Server: it was started already; make another.")
         listener = self._address.listen()
         try:
-            session = self._make_session()
-            draft = None if self._make_draft is None else self._make_draft(session)
-            self.scheduler = self._make_scheduler(session, draft=draft)
+            self._service.start()
         except BaseException:
             listener.close()
             raise
         self.port = listener.getsockname()[1]
-        self._intake = Intake()
-        self._api = self._make_api(self._make_answers(self.scheduler), self._intake)
         ready = threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._main(listener, ready)), name="tritium-serve", daemon=True
@@ -157,9 +137,7 @@ class Server:
         with suppress(RuntimeError):  # the loop has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        self.scheduler.close(drain=False)
-        self._intake.close()
-        self._api.close()
+        self._service.close()
 
     def __enter__(self) -> Server:
         return self.start()
@@ -169,7 +147,8 @@ class Server:
 
     async def _main(self, listener: socket.socket, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        site = self._http.Site(self._handle, self._refuse, self.limits, admit=self._admit)
+        service = self._service
+        site = self._http.Site(service.handle, service.refuse, self.limits, admit=service.admit)
         try:
             await site.start(listener)
         finally:
@@ -180,51 +159,6 @@ class Server:
             await self._loop.run_in_executor(None, partial(self.scheduler.close, drain=False))
             await site.drain(1.0)
         await site.cut()
-
-    # A request: who asks, and for what.
-
-    def _admit(self, head: HTTPRequest) -> HTTPResponse | None:
-        """What refuses a caller by the header, so that only those who may ask have their body read."""
-        try:
-            self._access.check(head.method, head.path, head.headers)
-        except ProtocolError as e:
-            return self._finish(head, self._api.error(e, head.path))
-        return None
-
-    async def _handle(self, request: HTTPRequest) -> HTTPResponse:
-        try:
-            if request.method == "OPTIONS" and "origin" in request.headers:
-                response = self._http.HTTPResponse(204, b"", PREFLIGHT)
-            else:
-                response = await self._api.route(request)(request)
-        except ProtocolError as e:
-            response = self._api.error(e, request.path)
-        return self._finish(request, response)
-
-    def _finish(self, request: HTTPRequest, response: HTTPResponse) -> HTTPResponse:
-        """Log a response, with the headers that let a trusted page read it."""
-        if more := self._access.cors(request.headers.get("origin")):
-            response = replace(response, headers={**response.headers, **more})
-        log.info("%s %s: %d", request.method, visible(request.path), response.status)
-        return response
-
-    def _refuse(self, status: int, message: str) -> HTTPResponse:
-        headers = {"retry-after": "1"} if status in (429, 503) else {}
-        return self._api.error(ProtocolError(status, message, headers=headers), "")
-
-    def _caller(self, request: HTTPRequest) -> str:
-        """Return who a request counts for: the owner of its key, or its address."""
-        return self._access.caller(request.headers) or request.client
-
-
-def _check_options(model: Any, tool_style: str | None, grace_s: float) -> None:
-    """Raise for a model that is none, an unknown style of tool calls, or a time that is none."""
-    if tool_style not in (None, *STYLES):
-        raise ArgumentError(f"serve: tool_style must be {', '.join(STYLES)} or None, given {shown(tool_style)}.")
-    if not 0 <= grace_s < math.inf:
-        raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
-    if not hasattr(model, "session"):
-        raise ArgumentError(f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path).")
 
 
 @checked
@@ -247,12 +181,12 @@ def serve(
         for s, handler in before.items():
             signal.signal(s, handler)
 
-    def asked(number: int, frame: Any) -> None:
+    def request_stop(number: int, frame: Any) -> None:
         restore()
         over.set()
 
     for s in before:
-        signal.signal(s, asked)
+        signal.signal(s, request_stop)
     try:
         with server:
             if ready is not None:

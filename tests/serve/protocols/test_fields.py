@@ -13,14 +13,14 @@ import pytest
 from tritium.models.sampling import Sampler
 from tritium.models.text.constraints import Format
 from tritium.serve.protocols import fields, formats, openai
-from tritium.serve.protocols.common import Asked, ProtocolError
+from tritium.serve.protocols.common import ProtocolError, Query
 from tritium.serve.protocols.openai import read_request
 
 USER = [{"role": "user", "content": "hi"}]
 PAGE = Path(__file__).parents[3] / "docs" / "serve.md"
 
 
-def read(chat: bool = True, **body: Any) -> Asked:
+def read(chat: bool = True, **body: Any) -> Query:
     return read_request(json.dumps({"messages": USER} | body if chat else {"prompt": "a"} | body).encode(), chat=chat)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,11 +17,14 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="needs the extra 'serve'")
 
 from calls import begin, completion, events, post
+from cheap import Cheap
+from markov import Model, expected
 from noise_model import NoiseModel
 from schemas import SCHEMAS
 from tritium.buffer import native
 from tritium.models.load import load
-from tritium.serve.http import Limits
+from tritium.models.text import constraints
+from tritium.serve.exchange import Limits
 from tritium.serve.server import Server
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -170,6 +175,8 @@ def test_prefixes_guesses_formats_and_aborts_leave_each_text_as_alone() -> None:
     with Server(load(), port=0, grace_s=5.0, slots=1, prefix_cache=0, speculate=False) as plain:
         alone = [ask(plain, body) for body in bodies]
     with Server(load(), port=0, grace_s=5.0, slots=8, queue=256, speculate=True, limits=many) as busy:
+        assert busy.scheduler.speculator is not None
+        busy.scheduler.speculator.costs = Cheap()
         aborted = [begin(busy, {**bodies[i], "max_tokens": 200, "stream": True}) for i in range(0, CLIENTS, 5)]
         with ThreadPoolExecutor(CLIENTS) as pool:
             futures = [pool.submit(ask, busy, body) for body in bodies]
@@ -177,9 +184,41 @@ def test_prefixes_guesses_formats_and_aborts_leave_each_text_as_alone() -> None:
                 sock.close()
             assert [f.result() for f in futures] == alone
         assert busy.scheduler.prefixes.counts.hits > 0
-        assert busy.scheduler.speculator is not None
         assert busy.scheduler.speculator.counts.accepted > 0
 
 
 def told(logprobs: dict[str, Any] | None) -> Any:
     return None if logprobs is None else (logprobs["tokens"], logprobs["token_logprobs"])
+
+
+# ---- while a format is compiled
+
+
+def test_a_stream_and_other_requests_go_on_while_a_format_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, over = threading.Event(), threading.Event()
+    plain = constraints._Compiler.compile
+
+    def slow(self: Any, form: Any) -> Any:
+        begun.set()
+        assert over.wait(20)
+        return plain(self, form)
+
+    monkeypatch.setattr(constraints._Compiler, "compile", slow)
+    with Server(Model(step_s=0.005), port=0, grace_s=5.0) as server, ThreadPoolExecutor(2) as pool:  # type: ignore[arg-type]
+        waiting = pool.submit(completion, server, "1", 20, regex="[0-9]{3}")
+        assert begun.wait(20)
+        stream = pool.submit(completion, server, "endless", 480)
+        while server.scheduler.meter.tokens < 8:
+            time.sleep(0.005)
+        assert completion(server, "abc", 8)["choices"][0]["text"] == expected("abc", 8)  # read, generated and answered
+        assert server.scheduler.meter.tokens >= 24  # the stream had a token beside each of them
+        assert not waiting.done()
+        over.set()
+        assert re.fullmatch("[0-9]{3}", waiting.result()["choices"][0]["text"])
+        assert stream.result()["choices"][0]["text"] == expected("endless", 480)
+
+
+def test_the_vocabulary_is_read_before_requests_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(Model(), port=0, grace_s=5.0) as server:  # type: ignore[arg-type]
+        monkeypatch.setattr(constraints, "_Vocabulary", None)  # nothing reads it again
+        assert re.fullmatch("[0-9]{3}", completion(server, "1", 20, regex="[0-9]{3}")["choices"][0]["text"])

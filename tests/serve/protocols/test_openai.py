@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from markov import TOKENIZER, encode
 from tritium.models.sampling import Logprobs, Sampler
 from tritium.serve.protocols import fields, openai
-from tritium.serve.protocols.common import Asked, ProtocolError
+from tritium.serve.protocols.common import ProtocolError, Query
 from tritium.serve.protocols.openai import read_request
 from tritium.serve.protocols.tools import Tool, Toolbox
 from tritium.serve.scheduler import Usage
@@ -22,7 +22,7 @@ FIELDS = sorted(
 )  # of either route
 
 
-def asked(chat: bool = False, **body: Any) -> Asked:
+def asked(chat: bool = False, **body: Any) -> Query:
     return read_request(json.dumps(body).encode(), chat=chat)
 
 
@@ -232,14 +232,14 @@ def test_any_bytes_are_a_request_or_a_400(body: bytes, chat: bool) -> None:
     check(outcome(body, chat))
 
 
-def outcome(body: bytes, chat: bool) -> Asked | ProtocolError:
+def outcome(body: bytes, chat: bool) -> Query | ProtocolError:
     try:
         return read_request(body, chat=chat)
     except ProtocolError as e:
         return e
 
 
-def check(found: Asked | ProtocolError) -> None:
+def check(found: Query | ProtocolError) -> None:
     if isinstance(found, ProtocolError):
         assert found.status == 400
         assert json.dumps(found.body, ensure_ascii=False).encode()

@@ -13,7 +13,7 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 from calls import call
 from markov import Model, expected
 from noise_model import NoiseModel
-from tritium.serve.protocols.common import Asked, ProtocolError
+from tritium.serve.protocols.common import ProtocolError, Query
 from tritium.serve.protocols.responses import Responses
 from tritium.serve.server import Server
 
@@ -40,7 +40,7 @@ def noise() -> Iterator[Server]:
         yield s
 
 
-def read(**body: Any) -> Asked:
+def read(**body: Any) -> Query:
     return Responses().read(json.dumps(body).encode())
 
 

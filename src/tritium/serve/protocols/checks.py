@@ -59,10 +59,10 @@ def string(v: Any) -> str:
 
 
 def stops(v: Any) -> tuple[str, ...]:
-    given = [v] if isinstance(v, str) else v
-    if not isinstance(given, list) or len(given) > MOST_STOPS or not all(isinstance(s, str) and s for s in given):
+    strings = [v] if isinstance(v, str) else v
+    if not isinstance(strings, list) or len(strings) > MOST_STOPS or not all(isinstance(s, str) and s for s in strings):
         raise ValueError(f"a string, or a list of at most {MOST_STOPS} strings, none of them empty")
-    return tuple(string(s) for s in given)
+    return tuple(string(s) for s in strings)
 
 
 def biases(v: Any) -> dict[int, float]:
@@ -113,7 +113,7 @@ def value(fields: Mapping[str, Any], name: str, check: Callable[[Any], Any], def
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """The object in a body."""
+    """Return the object in a body."""
 
     def constant(name: str) -> float:
         raise ValueError(f"{name} is not JSON")

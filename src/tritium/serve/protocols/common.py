@@ -1,4 +1,4 @@
-"""What all protocols share: a checked request, parts of answers as they come, whole answers, and errors.
+"""The types that all protocols share: a checked request, parts of answers as they come, whole answers, and errors.
 
 Knows nothing of JSON shapes (`openai`, `responses`, `messages`), sockets or threads.
 """
@@ -38,13 +38,13 @@ class ProtocolError(Exception):
 
 
 def kind(status: int) -> str:
-    """The type OpenAI gives errors of a status."""
+    """Return the type OpenAI gives errors of a status."""
     named = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
     return named.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """A completion or chat request, checked. `logprobs` is how many alternatives to tell beside each token."""
 
     chat: bool
@@ -67,7 +67,7 @@ class Asked:
     adds_bos: bool = True
     template_values: Mapping[str, Any] = field(default_factory=dict)
     toolbox: Toolbox | None = None
-    said: Mapping[str, Any] = field(default_factory=dict)  # fields of the body that an answer repeats
+    body_fields: Mapping[str, Any] = field(default_factory=dict)  # fields of the body that an answer repeats
 
 
 # ---- answers
@@ -75,8 +75,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Part:
-    """What came of one answer since the last part. `finish` is None while more is to come, else that of `scheduler.Event`; `stop` is the
-    stop string that ended it."""
+    """New content of one answer since the last part. `finish` is None while more is to come, else that of
+    `scheduler.Event`; `stop` is the stop string that ended it."""
 
     text: str
     calls: tuple[CallPart, ...] = ()
@@ -120,7 +120,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Labels:
-    """What every object of one answer carries."""
+    """The id, creation time, model and tokenizer that all objects of one answer share."""
 
     id: str  # without the prefix that says what it is
     created: int
@@ -144,13 +144,13 @@ class Writer(Protocol):
 class Dialect(Protocol):
     """A protocol: bodies to requests, answers to JSON."""
 
-    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Asked:
+    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Query:
         """Return the request in a body; ProtocolError names the field at fault."""
 
-    def whole(self, asked: Asked, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
+    def whole(self, query: Query, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
         """Return the answer when all of it is there."""
 
-    def writer(self, asked: Asked, labels: Labels) -> Writer:
+    def writer(self, query: Query, labels: Labels) -> Writer:
         """Return what writes the answer as it comes."""
 
     def error(self, error: ProtocolError) -> dict[str, Any]:
@@ -161,6 +161,6 @@ class Dialect(Protocol):
 
 
 def sse(value: dict[str, Any] | str, event: str | None = None) -> bytes:
-    """One event of a stream."""
+    """Return one event of a stream."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return (f"event: {event}\n" if event else "").encode() + f"data: {text}\n\n".encode()

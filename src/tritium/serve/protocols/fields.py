@@ -1,4 +1,4 @@
-"""Which fields the JSON objects of a request may have: accepted, accepted without effect, refused; all others are unknown.
+"""The fields that JSON objects of a request may have: accepted, accepted without effect, refused; all others are unknown.
 
 Knows nothing of what accepted fields mean (`serve.openai`). A field that is dropped in silence gives a wrong answer that
 looks right, so every field is listed here or refused by name.
@@ -25,7 +25,7 @@ class FieldError(Exception):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a known field is not supported, and the values besides null that ask for nothing and are accepted."""
+    """The reason why a known field is not supported, and the values besides null that ask for nothing and are accepted."""
 
     reason: str
     neutral: tuple[Any, ...] = ()
@@ -52,8 +52,8 @@ class Fields:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, value: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """The accepted fields of an object that are not null, aliases under the name they stand for; FieldError for the first that
-        is refused or unknown."""
+        """Return the accepted fields of an object that are not null, aliases under the name they stand for; FieldError for
+        the first that is refused or unknown."""
         self._check(value, where)
         chosen = {name: v for name, v in value.items() if v is not None and name in self.accepted}
         for alias, name in self.aliases.items():
@@ -92,7 +92,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _shown(name: str) -> str:
-    """A name as an error can carry it: JSON allows any length, control characters and halves of characters."""
+    """Return a name as an error can carry it: JSON allows any length, control characters and halves of characters."""
     return name if len(name) <= LONGEST_NAME and name.isprintable() else ascii(name[:LONGEST_NAME])
 
 
@@ -103,6 +103,7 @@ WHOLE = "a prompt is read whole or refused; cut it before it is sent"
 ORDER = "all requests are served alike, first come, first served"
 INSIDE = "the server does not tell what happens inside the model"
 FIXED = "the model is served as it was loaded"
+ADAPTER = "an adapter of tritium serve --lora NAME=PATH is asked for by its name in model"
 
 SAMPLER = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
@@ -187,8 +188,8 @@ REFUSED = {
     "cache_prompt": Refusal("prompts always reuse what the server holds", (True,)),
     "id_slot": Refusal("the server chooses the slot", (-1,)),
     "priority": Refusal(ORDER, (0,)),
-    "lora": Refusal(FIXED, ([],)),
-    "lora_path": Refusal(FIXED),
+    "lora": Refusal(ADAPTER, ([],)),
+    "lora_path": Refusal(ADAPTER),
     "session_params": Refusal("a session is the messages of a request"),
     "kv_transfer_params": Refusal(FIXED),
     "vllm_xargs": Refusal(FIXED, ({},)),

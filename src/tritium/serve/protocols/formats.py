@@ -1,6 +1,6 @@
 """The format of an answer as the dialects of OpenAI, vLLM, SGLang and llama.cpp ask for it: one of their fields to one `Format`.
 
-Knows nothing of tokens. A schema, grammar or regular expression is compiled when the vocabulary is known (`Answers.prepare`).
+Knows nothing of tokens. A schema, grammar or regular expression is compiled when the vocabulary is known (`Answers.requests`).
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def structured_outputs(value: Any) -> NamedFormat | None:
         return None
     if len(fields) > 1:
         raise FieldError("structured_outputs", f"An answer has one format; structured_outputs has {', '.join(fields)}.")
-    ((name, given),) = fields.items()
+    ((name, setting),) = fields.items()
     if name == "json_object":
-        if given is not True:
+        if setting is not True:
             raise FieldError("structured_outputs.json_object", "structured_outputs.json_object must be true or false.")
         return make("structured_outputs.json_object", schema=ANY_OBJECT)
-    return make(f"structured_outputs.{name}", **{"schema" if name == "json" else name: given})
+    return make(f"structured_outputs.{name}", **{"schema" if name == "json" else name: setting})
 
 
 READERS: dict[str, Callable[[Any], NamedFormat | None]] = {

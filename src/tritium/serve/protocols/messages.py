@@ -12,7 +12,7 @@ from tritium.escape import visible
 from tritium.models.sampling import Sampler
 from tritium.serve.protocols import openai
 from tritium.serve.protocols.checks import flag, number, read_json, stops, string, text, value, whole, wrong
-from tritium.serve.protocols.common import MOST_MESSAGE, Asked, Labels, Part, ProtocolError, Reply, sse
+from tritium.serve.protocols.common import MOST_MESSAGE, Labels, Part, ProtocolError, Query, Reply, sse
 from tritium.serve.protocols.fields import FieldError, Fields, Refusal
 from tritium.serve.protocols.formats import NamedFormat, make
 from tritium.serve.protocols.tools import MOST_TOOLS, Tool, loaded
@@ -56,7 +56,7 @@ def messages(v: Any) -> tuple[dict[str, Any], ...]:
     """Check the messages; results of tools become messages of their own."""
     if not isinstance(v, list) or not v:
         raise ValueError("a list of messages, not empty")
-    made: list[dict[str, Any]] = []
+    chat: list[dict[str, Any]] = []
     for i, message in enumerate(v):
         where = f"messages[{i}]"
         if not isinstance(message, dict):
@@ -64,8 +64,8 @@ def messages(v: Any) -> tuple[dict[str, Any], ...]:
         fields = MESSAGE.select(message, f"{where}.")
         if fields.get("role") not in ("user", "assistant", "system"):
             raise wrong(f"{where}.role", "user, assistant or system")
-        made += _split(fields["role"], fields.get("content"), f"{where}.content")
-    return tuple(made)
+        chat += _split(fields["role"], fields.get("content"), f"{where}.content")
+    return tuple(chat)
 
 
 def _split(role: str, content: Any, where: str) -> list[dict[str, Any]]:
@@ -122,13 +122,13 @@ def tools(v: Any) -> tuple[Tool, ...]:
     """Check the tools."""
     if not isinstance(v, list) or len(v) > MOST_TOOLS:
         raise ValueError(f"a list of at most {MOST_TOOLS} tools")
-    made = []
+    toolset = []
     for i, entry in enumerate(v):
         where = f"tools[{i}]"
         if not isinstance(entry, dict) or entry.get("type", "custom") not in ("custom", None):
             raise wrong(f"{where}.type", "custom: tools are called by the client")
-        made.append(openai.make_tool(TOOL.select(entry, f"{where}."), where, "input_schema"))
-    return tuple(made)
+        toolset.append(openai.make_tool(TOOL.select(entry, f"{where}."), where, "input_schema"))
+    return tuple(toolset)
 
 
 def tool_choice(v: Any) -> tuple[str | tuple[str], bool]:
@@ -182,7 +182,7 @@ class Messages:
     def __init__(self, counting: bool = False) -> None:
         self._counting = counting
 
-    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Asked:
+    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Query:
         """Return the request in a body; ProtocolError names the field at fault."""
         try:
             fields = FIELDS.select(read_json(body))
@@ -200,20 +200,20 @@ class Messages:
         except FieldError as e:
             raise ProtocolError(400, str(e), param=e.param, code=e.code) from None
         first = () if f["system"] is None else ({"role": "system", "content": f["system"]},)
-        return Asked(
+        return Query(
             chat=True, model=f["model"], prompts=(), messages=(*first, *f["messages"]),
             sampler=Sampler(temperature=f["temperature"], top_p=f["top_p"], top_k=f["top_k"]), max_tokens=f["max_tokens"], n=1,
             stop=f["stop_sequences"], stream=f["stream"], include_usage=True, logprobs=None, form=form, toolbox=box,
         )  # fmt: skip
 
-    def whole(self, asked: Asked, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
+    def whole(self, query: Query, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
         """Return the answer."""
         (reply,) = replies
         content: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text or not reply.calls else []
         content += [{"type": "tool_use", "id": c.id, "name": c.name, "input": _input(c.arguments)} for c in reply.calls]
         return {**_message(labels, usage_object(reply.usage)), "content": content, **_reason(reply)}
 
-    def writer(self, asked: Asked, labels: Labels) -> MessagesWriter:
+    def writer(self, query: Query, labels: Labels) -> MessagesWriter:
         """Return what writes the answer as it comes."""
         return MessagesWriter(labels)
 

@@ -28,7 +28,7 @@ from tritium.serve.protocols.checks import (
     whole,
     wrong,
 )  # fmt: skip
-from tritium.serve.protocols.common import Asked, Labels, Part, ProtocolError, Reply, sse
+from tritium.serve.protocols.common import Labels, Part, ProtocolError, Query, Reply, sse
 from tritium.serve.protocols.fields import (
     CALL,
     CALL_FUNCTION,
@@ -148,7 +148,7 @@ def tools(v: Any) -> tuple[Tool, ...]:
     """Check the tools of a chat."""
     if not isinstance(v, list) or len(v) > MOST_TOOLS:
         raise ValueError(f"a list of at most {MOST_TOOLS} tools")
-    made = []
+    toolset = []
     for i, entry in enumerate(v):
         where = f"tools[{i}]"
         if (
@@ -158,8 +158,8 @@ def tools(v: Any) -> tuple[Tool, ...]:
         ):
             raise wrong(where, "an object with type function and a function; there are no other tools here")
         function = FUNCTION.select(TOOL.select(entry, f"{where}.")["function"], f"{where}.function.")
-        made.append(make_tool(function, f"{where}.function"))
-    return tuple(made)
+        toolset.append(make_tool(function, f"{where}.function"))
+    return tuple(toolset)
 
 
 def make_tool(fields: Mapping[str, Any], where: str, schema: str = "parameters") -> Tool:
@@ -255,8 +255,8 @@ CHAT = {
 }
 
 
-def read_request(body: bytes, *, chat: bool, context: int | None = None, choices: int | None = None) -> Asked:
-    """A body as a request; ProtocolError (400) names the field at fault.
+def read_request(body: bytes, *, chat: bool, context: int | None = None, choices: int | None = None) -> Query:
+    """Return a body as a request; ProtocolError (400) names the field at fault.
 
     Lists of more than `context` token ids and of more than `choices` prompts are refused by their length, before any
     entry is looked at.
@@ -287,7 +287,7 @@ def read_request(body: bytes, *, chat: bool, context: int | None = None, choices
     if most is not None and f["min_tokens"] > most:
         message = f"min_tokens is {f['min_tokens']}, more than max_tokens ({most})."
         raise ProtocolError(400, message, param="min_tokens", code="invalid_value")
-    return Asked(
+    return Query(
         chat=chat,
         model=f["model"],
         prompts=() if chat else f["prompt"],
@@ -312,7 +312,7 @@ def read_request(body: bytes, *, chat: bool, context: int | None = None, choices
 
 
 def _sampler(f: Mapping[str, Any]) -> Sampler:
-    """The sampler of a request. llama.cpp's repeat_last_n looks back at all tokens for -1, and at none for 0."""
+    """Return the sampler of a request. llama.cpp's repeat_last_n looks back at all tokens for -1, and at none for 0."""
     options = {name: f[name] for name in SAMPLER}
     window = f["repeat_last_n"]
     if window == 0:
@@ -337,7 +337,7 @@ def _check_lengths(prompt: Any, context: int | None, choices: int | None) -> Non
 
 
 def too_many_choices(count: int, most: int) -> ProtocolError:
-    """The error for more answers than a request may have."""
+    """Return the error for more answers than a request may have."""
     message = f"n times the prompts is {count}; this server gives at most {most} answers to a request."
     return ProtocolError(400, message, param="n", code="invalid_value")
 
@@ -353,23 +353,23 @@ def _check_together(f: Mapping[str, Any], chat: bool) -> None:
 class Completions:
     """/v1/completions."""
 
-    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Asked:
+    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Query:
         """Return the request in a body; ProtocolError names the field at fault."""
         return read_request(body, chat=False, context=context, choices=choices)
 
-    def whole(self, asked: Asked, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
+    def whole(self, query: Query, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
         """Return all answers."""
         choices = []
         for i, reply in enumerate(replies):
-            logprobs = None if asked.logprobs is None else columns(reply.logprobs, labels.tokenizer)
+            logprobs = None if query.logprobs is None else columns(reply.logprobs, labels.tokenizer)
             choices.append(
                 {"index": i, "text": reply.text, "logprobs": logprobs, "finish_reason": FINISH[reply.finish]}
             )
-        return self._object(labels, choices, usage=usage_object([r.usage for r in replies], n=asked.n))
+        return self._object(labels, choices, usage=usage_object([r.usage for r in replies], n=query.n))
 
-    def writer(self, asked: Asked, labels: Labels) -> CompletionsWriter:
+    def writer(self, query: Query, labels: Labels) -> CompletionsWriter:
         """Return what writes the answer as it comes."""
-        return CompletionsWriter(asked, labels)
+        return CompletionsWriter(query, labels)
 
     def error(self, error: ProtocolError) -> dict[str, Any]:
         """Return the body of an error."""
@@ -393,9 +393,9 @@ class Completions:
 class CompletionsWriter(Completions):
     """The events of streamed completions."""
 
-    def __init__(self, asked: Asked, labels: Labels) -> None:
-        self._asked, self._labels = asked, labels
-        self._more: dict[str, Any] = {"usage": None} if asked.include_usage else {}
+    def __init__(self, query: Query, labels: Labels) -> None:
+        self._query, self._labels = query, labels
+        self._more: dict[str, Any] = {"usage": None} if query.include_usage else {}
         self._offsets = dict[int, int]()  # characters of the tokens told so far, by answer
 
     def begin(self, count: int) -> list[bytes]:
@@ -405,7 +405,7 @@ class CompletionsWriter(Completions):
     def part(self, index: int, part: Part) -> list[bytes]:
         """Return the event of a part of an answer."""
         logprobs = None
-        if self._asked.logprobs is not None:
+        if self._query.logprobs is not None:
             offset = self._offsets.get(index, 0)
             logprobs = columns(part.logprobs, self._labels.tokenizer, offset)
             self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))
@@ -415,37 +415,37 @@ class CompletionsWriter(Completions):
 
     def end(self, usages: Sequence[Usage]) -> list[bytes]:
         """Return the usage where it was asked for, and the end mark."""
-        total = usage_object(usages, n=self._asked.n) if self._asked.include_usage else None
+        total = usage_object(usages, n=self._query.n) if self._query.include_usage else None
         return [*([sse(self._object(self._labels, [], usage=total))] if total else []), sse("[DONE]")]
 
 
 class Chat:
     """/v1/chat/completions."""
 
-    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Asked:
+    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Query:
         """Return the request in a body; ProtocolError names the field at fault."""
         return read_request(body, chat=True, context=context, choices=choices)
 
-    def whole(self, asked: Asked, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
+    def whole(self, query: Query, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
         """Return all answers."""
         choices = []
         for i, reply in enumerate(replies):
-            said: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
             if reply.calls:
-                said["content"] = reply.text or None
-                said["tool_calls"] = [
+                message["content"] = reply.text or None
+                message["tool_calls"] = [
                     {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
                     for c in reply.calls
                 ]
-            logprobs = None if asked.logprobs is None else entries(reply.logprobs, labels.tokenizer)
+            logprobs = None if query.logprobs is None else entries(reply.logprobs, labels.tokenizer)
             finish = finish_reason(reply.finish, bool(reply.calls))
-            choices.append({"index": i, "message": said, "logprobs": logprobs, "finish_reason": finish})
-        usage = usage_object([r.usage for r in replies], n=asked.n)
+            choices.append({"index": i, "message": message, "logprobs": logprobs, "finish_reason": finish})
+        usage = usage_object([r.usage for r in replies], n=query.n)
         return self._object("chat.completion", labels, choices, usage=usage)
 
-    def writer(self, asked: Asked, labels: Labels) -> ChatWriter:
+    def writer(self, query: Query, labels: Labels) -> ChatWriter:
         """Return what writes the answer as it comes."""
-        return ChatWriter(asked, labels)
+        return ChatWriter(query, labels)
 
     def error(self, error: ProtocolError) -> dict[str, Any]:
         """Return the body of an error."""
@@ -464,9 +464,9 @@ class Chat:
 class ChatWriter(Chat):
     """The events of a streamed chat."""
 
-    def __init__(self, asked: Asked, labels: Labels) -> None:
-        self._asked, self._labels = asked, labels
-        self._more: dict[str, Any] = {"usage": None} if asked.include_usage else {}
+    def __init__(self, query: Query, labels: Labels) -> None:
+        self._query, self._labels = query, labels
+        self._more: dict[str, Any] = {"usage": None} if query.include_usage else {}
         self._called = set[int]()  # answers with calls
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
@@ -485,7 +485,7 @@ class ChatWriter(Chat):
         if part.calls:
             self._called.add(index)
             delta["tool_calls"] = [self._call(c) for c in part.calls]
-        logprobs = None if self._asked.logprobs is None else entries(part.logprobs, self._labels.tokenizer)
+        logprobs = None if self._query.logprobs is None else entries(part.logprobs, self._labels.tokenizer)
         finish = finish_reason(part.finish, index in self._called) if part.finish else None
         return [self._event([{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}])]
 
@@ -498,7 +498,7 @@ class ChatWriter(Chat):
 
     def end(self, usages: Sequence[Usage]) -> list[bytes]:
         """Return the usage where it was asked for, and the end mark."""
-        total = usage_object(usages, n=self._asked.n) if self._asked.include_usage else None
+        total = usage_object(usages, n=self._query.n) if self._query.include_usage else None
         return [*([self._event([], usage=total)] if total else []), sse("[DONE]")]
 
 
@@ -508,12 +508,12 @@ def finish_reason(finish: str, called: bool) -> str:
 
 
 def usage_object(all_: Sequence[Usage], *, n: int = 1) -> dict[str, Any]:
-    """Sums over the answers to one request. The `n` answers to one prompt count it once, as OpenAI has it."""
-    asked, made = sum(u.prompt_tokens for u in all_[::n]), sum(u.completion_tokens for u in all_)
+    """Return sums over the answers to one request. The `n` answers to one prompt count it once, as OpenAI has it."""
+    prompt_tokens, completion_tokens = sum(u.prompt_tokens for u in all_[::n]), sum(u.completion_tokens for u in all_)
     return {
-        "prompt_tokens": asked,
-        "completion_tokens": made,
-        "total_tokens": asked + made,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(u.reused_tokens for u in all_[::n])},
     }
 
@@ -524,28 +524,28 @@ def entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     return {"token": raw.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(raw)}
 
 
-def entries(found: Sequence[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:
+def entries(logprobs: Sequence[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:
     """Return log-probabilities as chats have them."""
     rows = [
         {**entry(tokenizer, p.token, p.logprob), "top_logprobs": [entry(tokenizer, t, v) for t, v in p.top]}
-        for p in found
+        for p in logprobs
     ]
     return {"content": rows, "refusal": None}
 
 
-def columns(found: Sequence[Logprobs], tokenizer: Tokenizer, offset: int = 0) -> dict[str, Any]:
+def columns(logprobs: Sequence[Logprobs], tokenizer: Tokenizer, offset: int = 0) -> dict[str, Any]:
     """Return log-probabilities as completions have them, whose tokens begin `offset` characters into the text."""
 
     def named(token: int) -> str:
         return tokenizer.bytes_of(token).decode("utf-8", "replace")
 
-    tokens = [named(p.token) for p in found]
+    tokens = [named(p.token) for p in logprobs]
     offsets = list(accumulate(map(len, tokens[:-1]), initial=offset)) if tokens else []
-    unknown = [math.isnan(p.logprob) for p in found]  # the first token of a prompt: nothing is before it
-    top = [None if u else {named(t): finite(v) for t, v in p.top} for u, p in zip(unknown, found, strict=True)]
+    unknown = [math.isnan(p.logprob) for p in logprobs]  # the first token of a prompt: nothing is before it
+    top = [None if u else {named(t): finite(v) for t, v in p.top} for u, p in zip(unknown, logprobs, strict=True)]
     return {
         "tokens": tokens,
-        "token_logprobs": [None if u else finite(p.logprob) for u, p in zip(unknown, found, strict=True)],
+        "token_logprobs": [None if u else finite(p.logprob) for u, p in zip(unknown, logprobs, strict=True)],
         "top_logprobs": top,
         "text_offset": offsets,
     }

@@ -11,7 +11,7 @@ from typing import Any
 from tritium.models.sampling import Sampler
 from tritium.serve.protocols import openai
 from tritium.serve.protocols.checks import flag, number, read_json, string, text, value, whole, wrong
-from tritium.serve.protocols.common import Asked, Call, Labels, Part, ProtocolError, Reply, sse
+from tritium.serve.protocols.common import Call, Labels, Part, ProtocolError, Query, Reply, sse
 from tritium.serve.protocols.fields import FieldError, Fields, Refusal
 from tritium.serve.protocols.formats import NamedFormat, make
 from tritium.serve.protocols.tools import MOST_TOOLS, Tool
@@ -119,13 +119,13 @@ def tools(v: Any) -> tuple[Tool, ...]:
     """Check the tools."""
     if not isinstance(v, list) or len(v) > MOST_TOOLS:
         raise ValueError(f"a list of at most {MOST_TOOLS} tools")
-    made = []
+    toolset = []
     for i, entry in enumerate(v):
         where = f"tools[{i}]"
         if not isinstance(entry, dict) or entry.get("type") != "function":
             raise wrong(f"{where}.type", "function; there are no other tools here")
-        made.append(openai.make_tool(TOOL.select(entry, f"{where}."), where))
-    return tuple(made)
+        toolset.append(openai.make_tool(TOOL.select(entry, f"{where}."), where))
+    return tuple(toolset)
 
 
 def text_format(v: Any) -> NamedFormat | None:
@@ -182,7 +182,7 @@ REPEATED = (
 class Responses:
     """/v1/responses."""
 
-    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Asked:
+    def read(self, body: bytes, *, context: int | None = None, choices: int | None = None) -> Query:
         """Return the request in a body; ProtocolError names the field at fault."""
         sent = read_json(body)
         try:
@@ -196,28 +196,28 @@ class Responses:
         except FieldError as e:
             raise ProtocolError(400, str(e), param=e.param, code=e.code) from None
         first = () if f["instructions"] is None else ({"role": "system", "content": f["instructions"]},)
-        return Asked(
+        return Query(
             chat=True, model=f["model"], prompts=(), messages=(*first, *f["input"]),
             sampler=Sampler(temperature=f["temperature"], top_p=f["top_p"]), max_tokens=f["max_output_tokens"], n=1, stop=(),
             stream=f["stream"], include_usage=True, logprobs=f["top_logprobs"], form=f["text"], toolbox=box,
-            said={name: sent.get(name) for name in REPEATED},
+            body_fields={name: sent.get(name) for name in REPEATED},
         )  # fmt: skip
 
-    def whole(self, asked: Asked, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
+    def whole(self, query: Query, labels: Labels, replies: Sequence[Reply]) -> dict[str, Any]:
         """Return the response."""
         (reply,) = replies
         status = _status(reply.finish)
         output = (
             []
             if reply.calls and not reply.text
-            else [_message_item(labels, reply.text, status, _told(asked, labels, reply))]
+            else [_message_item(labels, reply.text, status, _logprobs(query, labels, reply))]
         )
         output += [_call_item(call) for call in reply.calls]
-        return _response(asked, labels, status, output, reply.usage, reply.finish)
+        return _response(query, labels, status, output, reply.usage, reply.finish)
 
-    def writer(self, asked: Asked, labels: Labels) -> ResponsesWriter:
+    def writer(self, query: Query, labels: Labels) -> ResponsesWriter:
         """Return what writes the response as it comes."""
-        return ResponsesWriter(asked, labels)
+        return ResponsesWriter(query, labels)
 
     def error(self, error: ProtocolError) -> dict[str, Any]:
         """Return the body of an error."""
@@ -225,8 +225,10 @@ class Responses:
 
     def failed(self, error: ProtocolError) -> bytes:
         """Return the event of an error in a stream."""
-        told = error.body["error"]
-        return sse({"type": "error", "code": told["code"], "message": told["message"], "param": told["param"]}, "error")
+        fields = error.body["error"]
+        return sse(
+            {"type": "error", "code": fields["code"], "message": fields["message"], "param": fields["param"]}, "error"
+        )
 
 
 # ---- answers
@@ -236,8 +238,8 @@ def _status(finish: str) -> str:
     return "completed" if finish == "stop" else "incomplete"
 
 
-def _told(asked: Asked, labels: Labels, reply: Reply | Part) -> list[dict[str, Any]]:
-    return openai.entries(reply.logprobs, labels.tokenizer)["content"] if asked.logprobs is not None else []
+def _logprobs(query: Query, labels: Labels, reply: Reply | Part) -> list[dict[str, Any]]:
+    return openai.entries(reply.logprobs, labels.tokenizer)["content"] if query.logprobs is not None else []
 
 
 def _message_item(labels: Labels, words: str, status: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -246,14 +248,14 @@ def _message_item(labels: Labels, words: str, status: str, logprobs: list[dict[s
 
 
 def _call_item(call: Call, status: str = "completed") -> dict[str, Any]:
-    about = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
-    return {"id": f"fc_{call.id}", "type": "function_call", "status": status, **about}
+    fields = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+    return {"id": f"fc_{call.id}", "type": "function_call", "status": status, **fields}
 
 
 def _response(
-    asked: Asked, labels: Labels, status: str, output: list[dict[str, Any]], usage: Usage | None, finish: str = "stop"
+    query: Query, labels: Labels, status: str, output: list[dict[str, Any]], usage: Usage | None, finish: str = "stop"
 ) -> dict[str, Any]:
-    said = asked.said
+    body = query.body_fields
     counts = usage and {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.reused_tokens},
@@ -264,19 +266,19 @@ def _response(
     return {
         "id": f"resp_{labels.id}", "object": "response", "created_at": labels.created, "status": status, "background": False,
         "error": None, "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": said["instructions"], "max_output_tokens": said["max_output_tokens"], "model": labels.model, "output": output,
-        "parallel_tool_calls": said["parallel_tool_calls"] is not False, "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None}, "store": False, "temperature": asked.sampler.temperature,
-        "text": said["text"] or {"format": {"type": "text"}}, "tool_choice": said["tool_choice"] or "auto", "tools": said["tools"] or [],
-        "top_p": asked.sampler.top_p, "truncation": "disabled", "usage": counts, "user": None, "metadata": said["metadata"] or {},
+        "instructions": body["instructions"], "max_output_tokens": body["max_output_tokens"], "model": labels.model, "output": output,
+        "parallel_tool_calls": body["parallel_tool_calls"] is not False, "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None}, "store": False, "temperature": query.sampler.temperature,
+        "text": body["text"] or {"format": {"type": "text"}}, "tool_choice": body["tool_choice"] or "auto", "tools": body["tools"] or [],
+        "top_p": query.sampler.top_p, "truncation": "disabled", "usage": counts, "user": None, "metadata": body["metadata"] or {},
     }  # fmt: skip
 
 
 class ResponsesWriter:
     """The events of a streamed response."""
 
-    def __init__(self, asked: Asked, labels: Labels) -> None:
-        self._asked, self._labels, self._reply = asked, labels, Reply()
+    def __init__(self, query: Query, labels: Labels) -> None:
+        self._query, self._labels, self._reply = query, labels, Reply()
         self._count = 0  # of events
         self._output: list[dict[str, Any]] = []  # items that are whole
         self._open: Call | str | None = None  # the item that is being written: a call, or "message"
@@ -287,7 +289,7 @@ class ResponsesWriter:
 
     def begin(self, count: int) -> list[bytes]:
         """Return the response before anything is in it."""
-        empty = _response(self._asked, self._labels, "in_progress", [], None)
+        empty = _response(self._query, self._labels, "in_progress", [], None)
         return [self._event(f"response.{name}", response=empty) for name in ("created", "in_progress")]
 
     def part(self, index: int, part: Part) -> list[bytes]:
@@ -297,7 +299,7 @@ class ResponsesWriter:
         if part.text or (part.finish and not self._reply.calls and not self._output):
             if self._open != "message":
                 events += self._close() + self._begin_message()
-            logprobs = _told(self._asked, self._labels, part)
+            logprobs = _logprobs(self._query, self._labels, part)
             events.append(
                 self._event(
                     "response.output_text.delta", **self._place(), content_index=0, delta=part.text, logprobs=logprobs
@@ -344,7 +346,9 @@ class ResponsesWriter:
                 )
             ]
         else:
-            item = _message_item(self._labels, self._reply.text, status, _told(self._asked, self._labels, self._reply))
+            item = _message_item(
+                self._labels, self._reply.text, status, _logprobs(self._query, self._labels, self._reply)
+            )
             (part,) = item["content"]
             done = [
                 self._event(
@@ -360,5 +364,5 @@ class ResponsesWriter:
     def end(self, usages: Sequence[Usage]) -> list[bytes]:
         """Return the whole response."""
         events, status = self._close(), _status(self._reply.finish)
-        response = _response(self._asked, self._labels, status, self._output, usages[0])
+        response = _response(self._query, self._labels, status, self._output, usages[0])
         return [*events, self._event(f"response.{status}", response=response)]

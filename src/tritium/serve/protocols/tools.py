@@ -26,7 +26,7 @@ _BETWEEN = " \t\r\n,;]"  # what may stand between two calls without markers
 
 
 class Style(NamedTuple):
-    """How a model writes calls: text before and after each, and the key of the arguments. No text: the answer is a call as a whole."""
+    """The form of a model's calls: text before and after each, and the key of the arguments. No text: the answer is a call as a whole."""
 
     name: str
     begins: str
@@ -141,7 +141,7 @@ class CallPart:
 
 @dataclass
 class Parts:
-    """What some text brought: content and parts of calls."""
+    """Content and parts of calls that were read from some text."""
 
     text: str = ""
     calls: list[CallPart] = field(default_factory=list)
@@ -209,12 +209,12 @@ class CallReader:
     # The states: each takes what it can from the held text, and returns whether another may go on.
 
     def _outside(self, parts: Parts) -> bool:
-        """Content, until a call begins. Space before a call is not given out, so the last of it is held."""
+        """Take content until a call begins. Space before a call is not given out, so the last of it is held."""
         text, begins = self._held, self._style.begins
-        at = text.find(begins)
-        if at >= 0:
-            parts.text += text[:at].rstrip() if not text[:at].isspace() else ""
-            self._held, self._state = text[at + len(begins) :], self._head
+        start = text.find(begins)
+        if start >= 0:
+            parts.text += text[:start].rstrip() if not text[:start].isspace() else ""
+            self._held, self._state = text[start + len(begins) :], self._head
             return True
         certain = len(text) - next(
             (n for n in range(min(len(begins) - 1, len(text)), 0, -1) if begins.startswith(text[-n:])), 0
@@ -224,7 +224,7 @@ class CallReader:
         return False
 
     def _bare(self, parts: Parts) -> bool:
-        """The beginning of an answer, or what follows a call, of a style without markers."""
+        """Take the beginning of an answer, or what follows a call, of a style without markers."""
         text = self._held.lstrip(_BETWEEN + "[" if not self.count or self._style.name == "mistral" else _BETWEEN)
         if not text:
             return False
@@ -242,7 +242,7 @@ class CallReader:
         return False
 
     def _head(self, parts: Parts) -> bool:
-        """The name of a call. One whose keys come in another order is read when it is whole."""
+        """Take the name of a call. One whose keys come in another order is read when it is whole."""
         match = _HEAD.match(self._held)
         if match is not None and match.end() < len(self._held):
             name = loaded(match[1])
@@ -250,15 +250,15 @@ class CallReader:
                 parts.calls.append(self._begin(name))
                 self._held, self._value, self._state = self._held[match.end() :], _Value(), self._arguments
                 return True
-        at = self._held.find(self._style.ends) if self._style.ends else -1
-        if at < 0:
+        end = self._held.find(self._style.ends) if self._style.ends else -1
+        if end < 0:
             return False
-        whole = self._whole(self._held[:at])
+        whole = self._whole(self._held[:end])
         if whole is None:  # no call after all
-            parts.text += self._style.begins + self._held[: at + len(self._style.ends)]
+            parts.text += self._style.begins + self._held[: end + len(self._style.ends)]
         else:
             parts.calls += whole.calls
-        self._held, self._state = self._held[at + len(self._style.ends) :], self._outside
+        self._held, self._state = self._held[end + len(self._style.ends) :], self._outside
         return True
 
     def _whole(self, text: str) -> Parts | None:
@@ -294,13 +294,13 @@ class CallReader:
         return True
 
     def _tail(self, parts: Parts) -> bool:
-        """What closes a call."""
+        """Skip what closes a call."""
         closing = self._style.ends or "}"
-        at = self._held.find(closing)
-        if at < 0:
+        end = self._held.find(closing)
+        if end < 0:
             self._held = self._held[-len(closing) :]
             return False
-        self._held, self._opening = self._held[at + len(closing) :], ""
+        self._held, self._opening = self._held[end + len(closing) :], ""
         self._state = self._outside if self._style.begins else self._bare
         return True
 
