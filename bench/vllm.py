@@ -5,18 +5,23 @@ its own: alone and batched, compiled, with n-gram speculation, with structured o
 
     python bench/vllm.py                       all models and cases
     python bench/vllm.py --models llama --cases batched,tp2
-    python bench/vllm.py --speed               tokens per second beside vLLM's own bf16 and `tritium serve`'s engine
+    python bench/vllm.py --speed               tokens per second beside vLLM's own bf16 and `tritium serve`
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +30,8 @@ HERE = Path(__file__).parent
 PROMPTS = [list(b"And God said"), list(b"The LORD is my"), list(b"x")]
 TOKENS = 24
 DIGITS = 8
+SEQUENCES, LENGTH, REPEATS = 8, 64, 3  # of what is timed
+TIMED = [[i + 1] * 16 for i in range(SEQUENCES)]
 SHAPE = [
     "--layers",
     "2",
@@ -204,53 +211,82 @@ def _has(name: str) -> bool:
     return True
 
 
-def speed(folder: Path) -> None:
-    """Print tokens per second of decoding 8 sequences: vLLM with the plugin, vLLM's bf16 of the same shape, and Tritium."""
+def speed(folder: Path, rounds: int) -> None:
+    """Print a table of tokens per second: vLLM with the plugin, vLLM's bf16 of the same shape, and `tritium serve`.
+
+    Every contender is a process of its own in each round, in turn, so that what slows the machine down slows all of them down."""
     model = make(folder / "speed", MODELS["llama"], SPEED)
     dense = folder / "speed-bf16"
     dense.mkdir(exist_ok=True)
     config = json.loads((model / "config.json").read_text())
     config.pop("quantization_config", None)
     (dense / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
-    print("tokens per second, 8 sequences of 64 tokens:")
-    for name, path, load in (("vLLM with the plugin", model, "auto"), ("vLLM, bf16", dense, "dummy")):
-        answer = ask(
-            ["--time", str(path), "--case", load], folder, OMP_NUM_THREADS="2", VLLM_ENABLE_V1_MULTIPROCESSING="0"
-        )
-        print(f"  {name:22} {answer.get('error') or round(answer['tokens_per_s'], 1)}", flush=True)
-    import tritium as tt
+    contenders = {
+        "vLLM with the plugin": (model, "auto"),
+        "vLLM, bf16": (dense, "dummy"),
+        "`tritium serve`": (model, "serve"),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, (path, how) in contenders.items():
+            known = {"OMP_NUM_THREADS": "2", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+            answer = ask(["--time", str(path), "--case", how], folder, **known)
+            if "error" in answer:
+                print(f"{name} failed: {answer['error']}")
+                return
+            rates[name] += answer["tokens_per_s"]
+    print(f"{SEQUENCES} sequences of {LENGTH} tokens, {rounds} processes each, {REPEATS} times in each:\n")
+    print("| engine | tokens/s, median | lowest to highest |\n|---|---|---|")
+    for name, values in rates.items():
+        print(f"| {name} | {statistics.median(values):.1f} | {min(values):.1f} to {max(values):.1f} |")
 
-    loaded = tt.load(model)
-    prompts = [[i + 1] * 16 for i in range(8)]
-    loaded.generate(prompts, max_tokens=8, ignore_eos=True)
-    start = time.perf_counter()
-    loaded.generate(prompts, max_tokens=64, ignore_eos=True)
-    print(f"  {'Tritium':22} {8 * 64 / (time.perf_counter() - start):.1f}")
+
+def timed(model: str, how: str) -> dict[str, list[float]]:
+    """Return tokens per second of an engine in this process, measured several times after one that is not counted."""
+    with served(model) if how == "serve" else contextlib.nullcontext(vllm_engine(model, how)) as decode:
+        decode(8)
+        rates = []
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            decode(LENGTH)
+            rates.append(SEQUENCES * LENGTH / (time.perf_counter() - start))
+    return {"tokens_per_s": rates}
 
 
-def timed(model: str, load: str) -> dict[str, float]:
-    """Return tokens per second of an engine in this process."""
+def vllm_engine(model: str, load: str) -> Callable[[int], None]:
+    """Return what decodes so many tokens of every sequence with vLLM; load "dummy": its own bf16 of random weights."""
     from vllm import LLM, SamplingParams
 
     dtype = "bfloat16" if load == "dummy" else "float32"
-    llm = LLM(
-        model=model,
-        dtype=dtype,
-        load_format=load,
-        max_model_len=256,
-        max_num_seqs=8,
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-    )
-    prompts = [{"prompt_token_ids": [i + 1] * 16} for i in range(8)]
-    llm.generate(
-        prompts, SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False), use_tqdm=False
-    )
-    start = time.perf_counter()
-    llm.generate(
-        prompts, SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, detokenize=False), use_tqdm=False
-    )
-    return {"tokens_per_s": 8 * 64 / (time.perf_counter() - start)}
+    options = {"max_model_len": 256, "max_num_seqs": SEQUENCES, "skip_tokenizer_init": True, "enforce_eager": True}
+    llm = LLM(model=model, dtype=dtype, load_format=load, enable_prefix_caching=False, **options)
+
+    def decode(count: int) -> None:
+        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+        llm.generate([{"prompt_token_ids": p} for p in TIMED], params, use_tqdm=False)
+
+    return decode
+
+
+@contextlib.contextmanager
+def served(model: str) -> Iterator[Callable[[int], None]]:
+    """Yield what decodes so many tokens of every sequence with `tritium serve`, each asked for by a client of its own."""
+    import tritium as tt
+    from tritium.serve import Server
+
+    with Server(tt.load(model), port=0, slots=SEQUENCES, context=256, prefix_cache=0) as server:
+
+        def post(prompt: list[int], count: int) -> None:
+            body = {"prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True}
+            request = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(body).encode())
+            answer = json.loads(urllib.request.urlopen(request, timeout=600).read())
+            assert answer["usage"]["completion_tokens"] == count
+
+        def decode(count: int) -> None:
+            with ThreadPoolExecutor(SEQUENCES) as pool:
+                list(pool.map(lambda prompt: post(prompt, count), TIMED))
+
+        yield decode
 
 
 def main() -> int:
@@ -258,6 +294,7 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each engine with --speed (3)")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--time", help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -270,7 +307,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         if given.speed:
-            speed(Path(folder))
+            speed(Path(folder), given.rounds)
             return 0
         return 0 if compare(Path(folder), given.models.split(","), given.cases.split(",")) else 1
 

@@ -1,9 +1,11 @@
-"""Makes a float byte-level network ternary in two ways, by fine-tuning alone and by distillation, and compares them on held-out text.
+"""Trains a ternary byte-level network in two ways, on the text alone and by distillation, and compares them on held-out text.
 
-Knows nothing of files of models. Both ways begin at the same float weights and take the same number of steps over the same text; each is
-run from several seeds, which draw other batches.
+Both ways begin at the same weights and take the same number of steps over the same text; each is run from several seeds, which draw
+other batches. Without --shipped the teacher is a float network that is trained first, and its copy is made ternary. With it the
+teacher is the model of the package, which was trained to its end, and a smaller network is trained from scratch.
 
     python examples/distil_bytes.py --text book.txt --out distil.json
+    python examples/distil_bytes.py --shipped --steps 500
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tritium.torch import Distillation, Recipe, Windows, distil, fit, prepare
+import tritium
+from tritium.models.load import shipped
+from tritium.torch import BitLinear, Distillation, Recipe, Windows, bit_linears, distil, fit, prepare
 
 sys.path.insert(0, str(Path(__file__).parent))
 from train_bytes import Network, Shape, bits_per_byte, read_text, split, tensor_of
@@ -34,11 +38,18 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     add("--text", type=Path, help="a UTF-8 text file (default: what Debian's bible-kjv-text holds)")
     add("--out", type=Path, help="write the results here, as JSON")
     add("--seeds", type=int, default=3, help="runs of each way (3)")
+    add(
+        "--shipped",
+        action="store_true",
+        help="the model of the package is the teacher, and students begin from scratch",
+    )
     add("--teacher-steps", type=int, default=400, help="steps in floats (400)")
     add("--steps", type=int, default=200, help="steps of each way (200)")
     add("--lr", type=float, default=1e-3, help="peak of the learning rate of both ways (0.001)")
     add("--batch", type=int, default=16, help="windows in a step (16)")
     add("--device", default="cpu")
+    add("--text-weight", type=float, default=1.0, help="of the loss on the text in distillation (1)")
+    add("--temperature", type=float, default=2.0, help="of both distributions in distillation (2)")
     for name, size in {
         "hidden": 128,
         "intermediate": 384,
@@ -63,26 +74,48 @@ def train_teacher(args: argparse.Namespace, shape: Shape, learn: torch.Tensor) -
     return teacher
 
 
+@torch.no_grad()
+def shipped_teacher(device: str) -> Network:
+    """Return the model of the package as a network of PyTorch: latent weights whose ternary values and scales are those of its file."""
+    teacher = Network(Shape()).to(device)
+    layers = bit_linears(teacher)
+    for name, entry in tritium.io.open(shipped()).named.items():
+        if name.removesuffix(".weight") in layers:
+            t = entry.ternary()
+            values = torch.tensor(t.values(), dtype=torch.float32)
+            numbers = values * (float(t.scale) / values.abs().mean())
+        else:
+            numbers = torch.tensor(entry.float32())
+        teacher.get_parameter(name).copy_(numbers)
+    return teacher
+
+
+def recipes_of(args: argparse.Namespace) -> dict[str, Recipe]:
+    """Return the recipe of each way: the second has a teacher beside the text, and differs in nothing else."""
+    options: dict[str, Any] = {"text": args.text_weight, "temperature": args.temperature}
+    if args.shipped:  # its layers have another width and number: logits alone
+        plain, name = Recipe.from_scratch(args.steps, learning_rate=args.lr), "from scratch"
+        options["relations"] = 0.0
+    else:
+        plain, name = Recipe.fine_tune(args.steps, learning_rate=args.lr), "fine-tuned"
+    return {name: plain, "distilled": plain.with_(distillation=Distillation(**options))}
+
+
 def run_both(
-    args: argparse.Namespace, teacher: Network, learn: torch.Tensor, held: torch.Tensor, seed: int
+    args: argparse.Namespace, teacher: Network, shape: Shape, learn: torch.Tensor, held: torch.Tensor, seed: int
 ) -> dict[str, float]:
-    """Return bits per byte on held-out text after fine-tuning alone and after distillation."""
-    context = teacher.config["max_position_embeddings"]
-    batches = Windows(learn, length=context, batch=args.batch, seed=seed + 1)
-    changes: dict[str, Any] = {"learning_rate": args.lr}
-    recipes = {
-        "fine-tuned": Recipe.fine_tune(args.steps, **changes),
-        "distilled": Recipe.fine_tune(args.steps, distillation=Distillation(), **changes),
-    }
+    """Return bits per byte on held-out text after training on the text alone and after distillation."""
+    batches = Windows(learn, length=shape.context, batch=args.batch, seed=seed + 1)
     bits = {}
-    for name, recipe in recipes.items():
+    for name, recipe in recipes_of(args).items():
         torch.manual_seed(seed)
-        student = prepare(copy.deepcopy(teacher), recipe)
+        start = Network(shape, linear=BitLinear).to(args.device) if args.shipped else copy.deepcopy(teacher)
+        student = prepare(start, recipe)
         if recipe.distillation is None:
             fit(student, batches, recipe)
         else:
             distil(teacher, student, batches, recipe)
-        bits[name] = bits_per_byte(student, held, context, most=JUDGED)
+        bits[name] = bits_per_byte(student, held, shape.context, most=JUDGED)
     return bits
 
 
@@ -91,13 +124,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     learn, held = (tensor_of(part, args.device) for part in split(read_text(args.text)))
     shape = Shape(args.hidden, args.intermediate, args.layers, args.heads, args.kv_heads, args.context)
     start = time.perf_counter()
-    teacher = train_teacher(args, shape, learn)
+    teacher = shipped_teacher(args.device) if args.shipped else train_teacher(args, shape, learn)
     results: dict[str, Any] = {"teacher": bits_per_byte(teacher, held, shape.context, most=JUDGED), "runs": []}
     print(json.dumps({"teacher": results["teacher"]}), flush=True)
     for seed in range(args.seeds):
-        results["runs"].append(run_both(args, teacher, learn, held, seed))
+        results["runs"].append(run_both(args, teacher, shape, learn, held, seed))
         print(json.dumps(results["runs"][-1]), flush=True)
-    for name in ("fine-tuned", "distilled"):
+    for name in recipes_of(args):
         values = [run[name] for run in results["runs"]]
         results[name] = {"mean": statistics.fmean(values), "spread": max(values) - min(values)}
     results["settings"] = {

@@ -114,11 +114,12 @@ class Shape:
     kv_heads: int = 2
     context: int = 256
     rope_theta: float = 10000.0
+    vocab: int = 256
 
     def config(self) -> dict[str, Any]:
         """config.json, in the words of transformers."""
         return {
-            "architectures": ["BitNetForCausalLM"], "model_type": "bitnet", "hidden_act": "relu2", "vocab_size": 256,
+            "architectures": ["BitNetForCausalLM"], "model_type": "bitnet", "hidden_act": "relu2", "vocab_size": self.vocab,
             "hidden_size": self.hidden, "intermediate_size": self.intermediate, "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads, "rms_norm_eps": 1e-5,
             "max_position_embeddings": self.context, "rope_theta": self.rope_theta, "tie_word_embeddings": True,
@@ -170,13 +171,13 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """Bytes [batch, time] in, logits [batch, time, 256] out."""
+    """Tokens [batch, time] in, logits [batch, time, vocab] out."""
 
     def __init__(self, s: Shape, *, linear: Callable[..., nn.Linear] = BitLinear, dropout: float = 0.0) -> None:
         super().__init__()
         self.config = s.config()
         self.model = nn.ModuleDict({
-            "embed_tokens": nn.Embedding(256, s.hidden),
+            "embed_tokens": nn.Embedding(s.vocab, s.hidden),
             "layers": nn.ModuleList(Layer(s, linear, dropout) for _ in range(s.layers)),
             "norm": nn.RMSNorm(s.hidden, eps=1e-5),
         })  # fmt: skip

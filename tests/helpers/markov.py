@@ -122,6 +122,12 @@ class Slots:
         self.cache.numpy()[slot, :, start : start + len(ids), 0] = ids
         self.held[slot] += ids
 
+    def adapter(self, slot: int) -> None:
+        return None
+
+    def use(self, slot: int, adapter: None) -> None:
+        assert adapter is None
+
     def tokens(self, slot: int) -> list[int]:
         return list(self.held[slot])
 
@@ -138,9 +144,14 @@ class Session(Slots):
     one with "?" while it is read."""
 
     def __init__(
-        self, slots: int = 4, context: int = 512, step_s: float = 0.0, says: dict[str, str] | None = None
+        self,
+        slots: int = 4,
+        context: int = 512,
+        step_s: float = 0.0,
+        says: dict[str, str] | None = None,
+        logit: float = 10,
     ) -> None:
-        self.slots, self.capacity, self.step_s = slots, context, step_s
+        self.slots, self.capacity, self.step_s, self.logit = slots, context, step_s, logit
         self.says = {encode(p): list(encode(t)) for p, t in (says or {}).items()}
         self.held: list[list[int]] = [[] for _ in range(slots)]
         self.gate = threading.Event()  # closed: the model waits before each call
@@ -195,7 +206,7 @@ class Session(Slots):
             if tuple(tokens[: len(prompt)]) == prompt and said == text[: len(said)]:
                 token = text[len(said)] if len(said) < len(text) else EOS
         row = np.zeros(TOKENIZER.vocab_size, np.float32)
-        row[token] = 10
+        row[token] = self.logit
         return row
 
 

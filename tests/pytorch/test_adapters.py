@@ -340,3 +340,19 @@ def test_lora_on_the_shipped_model_learns_a_new_text_and_its_merge_answers_as_it
     merge_adapters(model)
     assert abs(bits(model, held) - after) < 0.02
     assert greedy(model, b"def read(path)") == answer
+
+
+@pytest.mark.parametrize("columns", [64, 30])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_a_frozen_layer_has_the_same_bits_on_the_kernels(
+    columns: int, axis: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = PackedLinear.from_layer(BitLinear(columns, 24, bias=True, axis=axis))
+    x = torch.randn(3, 5, columns, requires_grad=True)
+    fast = layer(x)
+    monkeypatch.setattr("tritium.torch.adapters.native", False)
+    slow = layer(x)
+    assert torch.equal(fast, slow)
+    dy = torch.randn_like(fast)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, dy)[0] for y in (fast, slow)))

@@ -822,7 +822,13 @@ def test_a_layer_on_a_gpu_gives_the_bits_of_the_cpu(tokens: int, dtype: Any) -> 
     layer = BitLinear(200, 96, bias=True).eval()
     x = torch.randn(tokens, 200).to(dtype)
     with torch.inference_mode():
-        near = layer(x)
-        far = layer.to("cuda")(x.to("cuda"))
-    assert far.dtype == near.dtype
-    assert torch.equal(far.cpu(), near)
+        near = layer(x.float()).to(dtype)  # f32 runs on the kernels of every build
+    far = layer.to("cuda")
+    with torch.no_grad():
+        calls = [far(x.to("cuda")) for _ in range(4)]  # from the third on by launches that are kept
+        far.weight.mul_(-1)
+        last = far(x.to("cuda"))
+    for y in calls:
+        assert y.dtype == dtype
+        assert torch.equal(y.cpu(), near)
+    assert not torch.equal(last.cpu(), near)

@@ -13,7 +13,7 @@ from tritium.errors import ArgumentError, FormatError, MissingFileError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from small_network import Network, text  # noqa: E402
-from tritium.torch import Recipe, Training, Watch, Windows, bit_linears, fit, prepare, trainer_callback  # noqa: E402
+from tritium.torch import Recipe, Training, Watch, Windows, bit_linears, fit, head_loss, prepare, trainer_callback  # noqa: E402
 
 RECIPE = Recipe.fine_tune(12, learning_rate=3e-3, scales="learned")
 
@@ -185,3 +185,27 @@ def test_the_trainer_follows_the_recipe_and_resumes_exactly(tmp_path: Path) -> N
     resumed, _ = trainer(tmp_path / "b", recipe)
     resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
     assert_same(resumed.model, whole.model)
+
+
+# ---- a loss with few logits at a time
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 100])
+def test_a_loss_in_chunks_is_the_loss_of_all_logits(chunk: int) -> None:
+    torch.manual_seed(0)
+    states, table = torch.randn(2, 6, 8, requires_grad=True), torch.randn(11, 8, requires_grad=True)
+    targets = torch.randint(11, (2, 6))
+    wanted = torch.nn.functional.cross_entropy((states @ table.T).flatten(0, 1), targets.flatten())
+    loss = head_loss(states, lambda x: x @ table.T, targets, chunk=chunk)
+    torch.testing.assert_close(loss, wanted)
+    for ours, theirs in zip(
+        torch.autograd.grad(loss, (states, table)), torch.autograd.grad(wanted, (states, table)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_loss_in_chunks_needs_a_target_for_each_state() -> None:
+    with pytest.raises(ArgumentError, match="one target for each state"):
+        head_loss(torch.zeros(2, 3, 4), lambda x: x, torch.zeros(2, 2, dtype=torch.long))
+    with pytest.raises(ArgumentError, match="chunk is a number"):
+        head_loss(torch.zeros(2, 3, 4), lambda x: x, torch.zeros(2, 3, dtype=torch.long), chunk=0)

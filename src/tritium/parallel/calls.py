@@ -27,7 +27,7 @@ CALL, OPEN, DROP, IDLE, AGAIN, END = range(1, 7)
 
 
 class Message(NamedTuple):
-    """What rank 0 does: its kind, and numbers."""
+    """A message of rank 0: its kind, and numbers."""
 
     kind: int
     numbers: tuple[
@@ -111,8 +111,8 @@ class Calls:
         if kind != CALL:
             return Message(kind, numbers)
         rows, tokens = numbers[2:]
-        ids, places, at = np.split(flat, np.cumsum([rows * tokens, rows * 3]))
-        arrays = (ids.reshape(rows, tokens), places.reshape(rows, 3), *([at] if at.size else []))
+        ids, places, chosen_rows = np.split(flat, np.cumsum([rows * tokens, rows * 3]))
+        arrays = (ids.reshape(rows, tokens), places.reshape(rows, 3), *([chosen_rows] if chosen_rows.size else []))
         return Message(kind, numbers, arrays)
 
     # ---- leading and following

@@ -159,11 +159,11 @@ class Group:
 
     def least(self, number: int) -> int:
         """Return the smallest of a number of each rank."""
-        found = np.array([number], np.int64)
+        smallest = np.array([number], np.int64)
         if self.ranks > 1:
             with self._exchange("a minimum"):
-                self._dist.all_reduce(_tensor(found), op=self._dist.ReduceOp.MIN, group=self._group)
-        return int(found[0])
+                self._dist.all_reduce(_tensor(smallest), op=self._dist.ReduceOp.MIN, group=self._group)
+        return int(smallest[0])
 
     def wait_for_all(self) -> None:
         """Wait until every rank is here, however long the ones that are alive take to read their parts."""

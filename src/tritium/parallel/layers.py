@@ -87,9 +87,9 @@ class MergedEmbedding:
         return self.inner.weight
 
     def __call__(self, ids: Tensor) -> Tensor:
-        wanted = ids.numpy().astype(np.int64) - self.rows.start
-        own = (wanted >= 0) & (wanted < len(self.rows))
-        rows = self.inner(from_numpy(np.where(own, wanted, 0), device="cpu")).numpy()
+        indices = ids.numpy().astype(np.int64) - self.rows.start
+        own = (indices >= 0) & (indices < len(self.rows))
+        rows = self.inner(from_numpy(np.where(own, indices, 0), device="cpu")).numpy()
         return from_numpy(self.group.merge(np.where(own[..., None], rows, np.float32(0))), device="cpu")
 
 

@@ -1,4 +1,4 @@
-"""Who of several processes is still there: each tells a store every half second that it is, and reads who else did.
+"""Signs of life of several processes: each writes one to a store every half second, and reads those of the others.
 
 Knows nothing of models or collectives. Rank 0 holds the store: where it does not answer, rank 0 is gone or stopped.
 """

@@ -53,9 +53,10 @@ from tritium.torch.distillation import distil, logit_loss, relation_loss
 from tritium.torch.formulas import pack, ternarise, unpack
 from tritium.torch.layer import BitLinear, bit_linears
 from tritium.torch.peft_files import load_adapters, save_adapters
+from tritium.torch.processes import checkpoint_blocks, shard, whole_state
 from tritium.torch.recipes import Distillation, Recipe, Schedule, apply_schedules, make_optimizer, prepare
 from tritium.torch.replace import replace_linears, set_lambda
-from tritium.torch.training import Training, Windows, fit, next_token_loss
+from tritium.torch.training import Training, Windows, fit, head_loss, next_token_loss
 from tritium.torch.watch import Watch
 from tritium.torch.writer import byte_tokenizer, export
 
@@ -74,10 +75,12 @@ __all__ = [
     "apply_schedules",
     "bit_linears",
     "byte_tokenizer",
+    "checkpoint_blocks",
     "distil",
     "export",
     "fit",
     "flips_of_rounding",
+    "head_loss",
     "load_adapters",
     "logit_loss",
     "lora_linears",
@@ -92,9 +95,11 @@ __all__ = [
     "replace_linears",
     "save_adapters",
     "set_lambda",
+    "shard",
     "ternarise",
     "trainer_callback",
     "unpack",
+    "whole_state",
 ]
 
 

@@ -19,9 +19,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tritium.buffer import native
 from tritium.errors import ArgumentError
 from tritium.torch.formulas import dequantised, pack, round_activations, spread, ternarise, unpack
 from tritium.torch.layer import BitLinear
+from tritium.torch.ops import is_watched
 from tritium.torch.replace import AUTO, held_ternary
 
 
@@ -44,9 +46,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         codes, scale = ctx.saved_tensors
-        columns = scale.shape[-1] * ctx.group if ctx.group else codes.shape[-1] * 4
-        dense = dequantised(unpack(codes, columns), scale, ctx.group)
-        return dy @ dense.to(dy.dtype), None, None, None, None
+        if ctx.group:
+            dense = dequantised(unpack(codes, scale.shape[-1] * ctx.group), scale, ctx.group)
+            return dy @ dense.to(dy.dtype), None, None, None, None
+        # scales multiply what is small: no matrix of floats is as large as the weights but the one that is multiplied
+        return (dy * scale).to(dy.dtype) @ unpack(codes, codes.shape[-1] * 4).to(dy.dtype), None, None, None, None
 
 
 class PackedLinear(nn.Module):
@@ -79,8 +83,15 @@ class PackedLinear(nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         with torch.autocast(x.device.type, enabled=False):
+            if self._through_kernels(x):
+                return torch.ops.tritium.ternary_linear(x, self.codes, self.scale, self.bias, 0, self.activations)
             y: torch.Tensor = _Product.apply(self._padded(x), self.codes, self._wide(), self.group, self.activations)
             return y if self.bias is None else (y.float() + self.bias.float()).to(y.dtype)
+
+    def _through_kernels(self, x: torch.Tensor) -> bool:
+        """Return True where tritium's kernels give the bits of torch's operations: on the CPU, in f32, without groups."""
+        plain = type(x) in (torch.Tensor, nn.Parameter) and x.is_cpu and x.dtype is torch.float32
+        return plain and native and not self.group and self.activations == "token" and not is_watched()
 
     def _padded(self, x: torch.Tensor) -> torch.Tensor:
         """Return x with as many columns as the codes have; groups divide the columns, and zeros add nothing."""
@@ -116,7 +127,7 @@ class LoraLinear(nn.Module):
 
     @property
     def scaling(self) -> float:
-        """What multiplies B A: alpha / rank, or alpha / √rank where it is rank-stabilised."""
+        """Return the factor of B A: alpha / rank, or alpha / √rank where it is rank-stabilised."""
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -197,10 +208,10 @@ def add_adapters(
             f"add_adapters: no ternary layer is named {missing[0]!r}; there are {', '.join(list(layers)[:8])}, …."
         )
     options: Any = {"dropout": dropout, "rank_stabilised": rank_stabilised, "dtype": dtype}
-    made: dict[int, LoraLinear] = {}
+    adapters: dict[int, LoraLinear] = {}
     for name in chosen:
         base = layers[name]
-        new = made.get(id(base)) or made.setdefault(id(base), LoraLinear(base, rank, alpha, **options))
+        new = adapters.get(id(base)) or adapters.setdefault(id(base), LoraLinear(base, rank, alpha, **options))
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, new.train(base.training))
     return model
@@ -215,7 +226,7 @@ def remove_adapters(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge did: the layers, and whether their results are the same but for the rounding of sums.
+    """The result of a merge: the layers, and whether their results are the same but for the rounding of sums.
 
     `exact` is False where activations were int8: the merged layer takes them as they are, and the base's share of the result is
     no longer rounded.

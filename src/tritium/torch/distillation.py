@@ -82,13 +82,13 @@ def distillation_loss(teacher: nn.Module, options: Distillation, student: nn.Mod
     context, following = ids[:, :-1], ids[:, 1:]
     if options.relations:
         ours, theirs = attention_of(student, options.layer), attention_of(teacher, options.layer)
-        with torch.no_grad(), capture(theirs) as wanted:
+        with torch.no_grad(), capture(theirs) as targets:
             goal = logits_of(teacher, context)
         with capture(ours) as states:
             logits = logits_of(student, context)
-        if len(states) != 3 or len(wanted) != 3:
+        if len(states) != 3 or len(targets) != 3:
             raise ArgumentError("distil: the attention did not call each of its projections once; give relations=0.")
-        pairs = zip(states, wanted, strict=True)
+        pairs = zip(states, targets, strict=True)
         related: Any = sum(relation_loss(a, b, options.heads) for a, b in pairs)
     else:
         with torch.no_grad():

@@ -31,7 +31,7 @@ def absmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor, lambda_: float, most: float | None = None) -> torch.Tensor:
-    """x rounded to whole numbers (within ±most), or a part of the way there; its gradient is that of x.
+    """Return x rounded to whole numbers (within ±most), or a part of the way there; its gradient is that of x.
 
     x + (round(x) - x) is exact: both are multiples of the last place of x.
     """
@@ -113,5 +113,5 @@ def pack(t: torch.Tensor) -> torch.Tensor:
 
 def unpack(codes: torch.Tensor, columns: int) -> torch.Tensor:
     """Return packed weights as int8 [n, columns]."""
-    each = torch.stack([(codes >> (2 * i)) & 3 for i in range(4)], -1).flatten(-2)
-    return each[..., :columns].to(torch.int8) - 1
+    each = torch.stack([(codes >> (2 * i)) & 3 for i in range(4)], -1).flatten(-2).view(torch.int8).sub_(1)
+    return each[..., :columns].contiguous()

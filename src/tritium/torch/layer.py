@@ -11,7 +11,6 @@ from typing import Any, Self
 import torch
 from torch import nn
 from torch._subclasses import FakeTensor
-from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -28,6 +27,7 @@ from tritium.torch.formulas import (
     spread,
     ternarise,
 )
+from tritium.torch.gathered import GatheredWeight
 
 HAS_TRITON = find_spec("triton") is not None
 SCALES = ("absmean", "learned")
@@ -36,7 +36,7 @@ PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native els
 
 
 def _count_fused_writes(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Fused optimisers write without counting it; packed weights are told by the count."""
+    """Count the writes of fused optimisers, which torch does not: packed weights are compared by that count."""
     for group in optimizer.param_groups:
         if group.get("fused"):
             torch.autograd.graph.increment_version([p for p in group["params"] if p.grad is not None])
@@ -55,6 +55,7 @@ class BitLinear(nn.Linear):
     """
 
     scale: nn.Parameter | None
+    _quick: Any = None  # `ops.quick` of what was packed
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
@@ -81,6 +82,10 @@ class BitLinear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.rms_norm is not None:
             x = self.rms_norm(x)
+        if self._quick is not None and not (self.training or torch.compiler.is_compiling()) and self.lambda_ == 1:
+            y = self._quick(x, self._parameters)
+            if y is not None:
+                return y
         if self._through_kernels(x):
             return self._run_packed(x)
         if self.lambda_ == 0:
@@ -97,26 +102,36 @@ class BitLinear(nn.Linear):
             and x.device == self.weight.device
             and _plain(x)
             and _plain(self.weight)
-            and (self.scale is None if torch.compiler.is_compiling() else not _watched())  # the operator takes no scale
+            and (
+                self.scale is None if torch.compiler.is_compiling() else not ops.is_watched()
+            )  # the operator takes no scale
         )
 
     def _run_torch(self, x: torch.Tensor) -> torch.Tensor:
-        """The formulas of the module in torch's operations, differentiable."""
+        """Compute the formulas of the module in torch's operations, differentiable."""
         autocast = torch.is_autocast_enabled(x.device.type)
-        asked = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-        kind = asked if asked in (torch.bfloat16, torch.float64) else torch.float32
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        kind = dtype if dtype in (torch.bfloat16, torch.float64) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
             q, a = round_activations(x.float(), self.group, self.activations, self.lambda_)
             g = self._scales()
-            t = rounded(self.weight.float() * (1 / spread(g.detach(), self.group)), self.lambda_, most=1)
             if self.group:  # its scales are inside the sum
-                y = functional.linear((q * a).flatten(-2).to(kind), (t * spread(g, self.group)).to(kind))
+                y = self._multiply((q * a).flatten(-2), g, kind)
             else:
-                y = functional.linear(q.to(kind), t.to(kind)) * (a * g)
-            return (y if self.bias is None else y + self.bias.float()).to(asked)
+                y = self._multiply(q, g, kind) * (a * g)
+            return (y if self.bias is None else y + self.bias.float()).to(dtype)
+
+    def _multiply(self, x: torch.Tensor, g: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        """Return x times the ternary values of the weights, with groups times their scales too."""
+        if isinstance(self.weight, GatheredWeight):
+            return self.weight.multiply(x, kind)
+        t = rounded(self.weight.float() * (1 / spread(g.detach(), self.group)), self.lambda_, most=1)
+        return functional.linear(x.to(kind), (t * spread(g, self.group) if self.group else t).to(kind))
 
     def _scales(self) -> torch.Tensor:
         """Return what multiplies the ternary weights: the mean magnitude of the latent ones, or what was learned."""
+        if isinstance(self.weight, GatheredWeight):
+            return self.weight.scales()
         return absmean(self.weight, self.axis, self.group) if self.scale is None else learned(self.scale, self.group)
 
     def ternary(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,28 +145,29 @@ class BitLinear(nn.Linear):
             self.scale = nn.Parameter(absmean(self.weight, self.axis, self.group), self.scale.requires_grad)
 
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
-        """The kernels: a compiler sees one operator; else it is called directly, which takes the host less time."""
+        """Run the kernels: a compiler sees one operator; else it is called directly, which takes the host less time."""
         if torch.compiler.is_compiling():
             y = torch.ops.tritium.bit_linear(x, self.weight, self.bias, self.axis, self.group, self.activations)
         else:
-            y = self._ready().run(x, replay=True)
+            y = self._ready().run(x)
         kind = x.device.type
         return y.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else y
 
     def _ready(self) -> ops.Packed:
-        kept = self._packed
-        if kept is None or not kept.is_of(self.weight, self.bias, self.scale):
-            kept = self._packed = ops.packed(
+        packed = self._packed
+        if packed is None or not packed.is_of(self.weight, self.bias, self.scale):
+            packed = self._packed = ops.packed(
                 self.weight, self.bias, self.axis, self.group, self.activations, scale=self.scale
             )
-        return kept
+            self._quick = ops.quick(packed, self.weight, self.bias, self.scale)
+        return packed
 
     def packed(self) -> native.BitLinear:
-        """The layer the kernels run, packed again when the parameters have changed."""
+        """Return the layer that kernels run, packed again when the parameters have changed."""
         return self._ready().layer
 
     def _forget(self) -> None:
-        self._packed = None
+        self._packed = self._quick = None
         ops.forget(self.weight)
 
     def train(self, mode: bool = True) -> Self:
@@ -163,7 +179,7 @@ class BitLinear(nn.Linear):
         return super()._apply(*args, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_packed": None}
+        return self.__dict__ | {"_packed": None, "_quick": None}
 
     def extra_repr(self) -> str:
         scales = f", group={self.group}" if self.group else "" if self.axis is None else f", axis={self.axis}"
@@ -173,17 +189,12 @@ class BitLinear(nn.Linear):
 
 
 def _plain(x: torch.Tensor) -> bool:
-    """Whether tritium can look at the memory of x: a tensor of its own, on the CPU or on a GPU that our kernels run on."""
+    """Return True if tritium can read the memory of x: a tensor of its own, on the CPU or on a GPU that our kernels run on."""
     kinds = (torch.Tensor, nn.Parameter, FakeTensor) if torch.compiler.is_compiling() else (torch.Tensor, nn.Parameter)
     whole = type(x) in kinds and x.layout is torch.strided
     return whole and ((x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and HAS_TRITON))
 
 
-def _watched() -> bool:
-    """Whether vmap, forward derivatives or a tracer would miss what happens outside of torch's operations."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch.jit.is_tracing()
-
-
 def bit_linears(model: nn.Module) -> dict[str, BitLinear]:
-    """The BitLinear layers of a model by name."""
+    """Return the BitLinear layers of a model by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, BitLinear)}

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tritium import interop, nn as native
@@ -42,7 +43,7 @@ class Packed:
 
     @cached_property
     def layer(self) -> native.BitLinear:
-        """The layer as tritium's own, on the device of the codes."""
+        """Return the layer as tritium's own, on the device of the codes."""
         bias = None if self.bias is None else self.bias.cpu().numpy()
         scale = self.scale.cpu().numpy()
         t = unpack(self.codes, self.columns).cpu().numpy()
@@ -59,17 +60,38 @@ class Packed:
         return lambda x: cuda_ternary.linear(x, w, scale, bias, x.dtype, self.group, by_group=by_group)
 
     @cached_property
-    def _replayed(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def replayed(self) -> Any:
+        """Return the layer on a GPU by launches that are kept."""
         from tritium.backends.cuda.linear.replay import Plans
 
         return Plans(self._on_gpu)
 
-    def run(self, x: torch.Tensor, replay: bool = False) -> torch.Tensor:
-        """Return the layer's result, of the dtype of x. replay: by launches that are kept, with memory of their own between them,
-        which is not for calls in whose place torch may record a graph."""
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's result, of the dtype of x."""
         if x.is_cuda and self.activations != "float":
-            return self._replayed(x) if replay else self._on_gpu(x)
+            y: torch.Tensor = self.replayed(x)
+            return y
         return interop.to_torch(self.layer(interop.from_torch(x.detach())))
+
+
+def quick(
+    ready: Packed, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None
+) -> Callable[[torch.Tensor, dict[str, Any]], torch.Tensor | None] | None:
+    """Return a way for calls of a module in eval that are like those before, as `launcher.quick`; None where there is no faster one."""
+    if not ready.codes.is_cuda or ready.activations == "float" or not ready.is_of(weight, bias, scale):
+        return None
+    from tritium.backends.cuda.launcher import quick as launches
+
+    return launches(ready.codes.device.index, {"weight": weight, "bias": bias, "scale": scale}, ready.replayed.native)
+
+
+def is_watched() -> bool:
+    """Return True if vmap, forward derivatives or a tracer would miss what happens outside of torch's operations."""
+    return (
+        torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def _state_of(tensors: tuple[torch.Tensor | None, ...]) -> tuple[Any, ...] | None:
@@ -94,14 +116,14 @@ def _keep(tensors: tuple[torch.Tensor | None, ...], key: tuple[Any, ...], make: 
     owner = tensors[0]
     assert owner is not None
     known = _kept.setdefault(owner, {})
-    found = known.get(key)
-    if found is None or not found.is_of(*tensors):
+    entry = known.get(key)
+    if entry is None or not entry.is_of(*tensors):
         made_of = _state_of(tensors)
-        found = made_apart(make, owner.device)
-        found.made_of = (object(),) if made_of is None else made_of
-        found.alive = tuple(t.detach() for t in tensors if t is not None)
-        known[key] = found
-    return found
+        entry = made_apart(make, owner.device)
+        entry.made_of = (object(),) if made_of is None else made_of
+        entry.alive = tuple(t.detach() for t in tensors if t is not None)
+        known[key] = entry
+    return entry
 
 
 def _made_of(
@@ -109,8 +131,8 @@ def _made_of(
 ) -> Packed:  # fmt: skip
     t, g = ternarise(weight, axis=axis, group=group, scale=None if scale is None else learned(scale, group))
     with torch.no_grad():
-        kept = None if bias is None else bias.detach().float().clone()
-        return Packed(pack(t), g.half() if group else g, kept, weight.shape[1], group, activations)
+        bias_copy = None if bias is None else bias.detach().float().clone()
+        return Packed(pack(t), g.half() if group else g, bias_copy, weight.shape[1], group, activations)
 
 
 def forget(weight: torch.Tensor) -> None:
@@ -130,9 +152,9 @@ def _made_ready(
     codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, columns: int, group: int, activations: str
 ) -> Packed:  # fmt: skip
     with torch.no_grad():
-        kept = None if bias is None else bias.detach().float().clone()
+        bias_copy = None if bias is None else bias.detach().float().clone()
         scales = scale.detach().half() if group else scale.detach().float()
-        return Packed(codes.detach(), scales.clone(), kept, columns, group, activations)
+        return Packed(codes.detach(), scales.clone(), bias_copy, columns, group, activations)
 
 
 def _check(x: torch.Tensor, columns: int, group: int, activations: str) -> None:
@@ -153,7 +175,7 @@ def _check(x: torch.Tensor, columns: int, group: int, activations: str) -> None:
 def bit_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str
 ) -> torch.Tensor:  # fmt: skip
-    """x [..., k] through a layer of latent weights [n, k], as `tritium.torch.BitLinear` in eval: [..., n] of the dtype of x."""
+    """Return x [..., k] through a layer of latent weights [n, k], as `tritium.torch.BitLinear` in eval: [..., n] of the dtype of x."""
     _check(x, weight.shape[1], group, activations)
     return packed(weight, bias, axis, group, activations).run(x.contiguous())
 
@@ -170,7 +192,7 @@ def _save_latent(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
 
 
 def _latent_gradients(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-    """dx = dy @ (g t), dW = dy.T @ (q amax / 127), products in the dtype of the layer."""
+    """Return dx = dy @ (g t), dW = dy.T @ (q amax / 127), products in the dtype of the layer."""
     x, weight = ctx.saved_tensors
     kind = x.dtype
     dx = dw = None
@@ -195,7 +217,7 @@ bit_linear.register_autograd(_latent_gradients, setup_context=_save_latent)
 def ternary_linear(
     x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, group: int, activations: str
 ) -> torch.Tensor:  # fmt: skip
-    """x [..., k] times packed ternary weights [n, k], codes uint8 [n, k / 4] as `pack` makes them: [..., n] of the dtype of x.
+    """Return x [..., k] times packed ternary weights [n, k], codes uint8 [n, k / 4] as `pack` makes them: [..., n] of the dtype of x.
 
     scale: f32, one number, one for each row [n], or with group one for each so many columns [n, k / group].
     """
@@ -221,7 +243,7 @@ def _save_codes(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None
 
 
 def _code_gradients(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-    """dx = dy @ (scale t); codes and scales have no gradient."""
+    """Return dx = dy @ (scale t); codes and scales have no gradient."""
     codes, scale = ctx.saved_tensors
     dx = None
     if ctx.needs_input_grad[0]:

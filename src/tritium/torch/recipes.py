@@ -77,7 +77,7 @@ RAMP = Schedule(((0.0, 0.0), (0.2, 1.0)))
 
 @dataclass(frozen=True)
 class Distillation:
-    """What a student learns from a teacher beside the text: weights of the losses, and which layer's relations.
+    """The losses of a student that learns from a teacher beside the text: their weights, and the layer whose relations count.
 
     `logits`: of the KL divergence from the teacher's distribution at `temperature`. `relations`: of the KL divergence between
     the attention relations of layer `layer` (counted from the end where negative), each split into `heads`. `text`: of the
@@ -105,7 +105,7 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained.
+    """The recipe of a training: its length, schedules, and the form of ternary layers.
 
     `rate` is the share of `learning_rate`, `weight_decay` the decay itself, `lambda_` how far layers are quantised. `axis`, `group`,
     `scales` and `activations` are those of `BitLinear`, `skip` that of `replace_linears`. `norms`: RMS norms to insert before
@@ -273,9 +273,9 @@ def _insert_norms(model: nn.Module, norms: str) -> None:
         )
     config = getattr(model, "config", None)
     eps = (config.get("rms_norm_eps") if isinstance(config, Mapping) else getattr(config, "rms_norm_eps", None)) or 1e-5
-    taken = [n for n in layers if _has_sub_norm(model, n)]
-    if taken:
-        raise ArgumentError(f"prepare: {taken[0]} has a norm of the model before it; norms='none' keeps these alone.")
+    normed = [n for n in layers if _has_sub_norm(model, n)]
+    if normed:
+        raise ArgumentError(f"prepare: {normed[0]} has a norm of the model before it; norms='none' keeps these alone.")
     for layer in layers.values():
         if layer.rms_norm is None:
             place = {"device": layer.weight.device, "dtype": layer.weight.dtype}

@@ -44,7 +44,7 @@ def replace_linears(
     form = {"axis": axis, "group": group, "scales": scales, "activations": activations}
     skipped = tuple(skip)
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    made: dict[int, BitLinear] = {}  # a layer that has two names stays one layer
+    replacements: dict[int, BitLinear] = {}  # a layer that has two names stays one layer
     done, left = [], []
     for name, old in list(model.named_modules(remove_duplicate=False)):
         make = _MAKERS.get(f"{type(old).__module__}.{type(old).__name__}")
@@ -56,7 +56,7 @@ def replace_linears(
             continue
         if not name:
             raise ArgumentError("replace_linears: the model is itself a linear layer; put it into an nn.Sequential.")
-        new = made.get(id(old)) or made.setdefault(id(old), make(old, form).train(old.training))
+        new = replacements.get(id(old)) or replacements.setdefault(id(old), make(old, form).train(old.training))
         owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, parts[-1], new)
         if isinstance(owner, nn.TransformerEncoderLayer):
@@ -132,7 +132,7 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any]], BitLinear]] = {
 
 
 def set_lambda(model: nn.Module, value: float) -> None:
-    """How far the layers of a model are quantised: from 0, plain linear layers, to 1. Fine-tuning raises it over some
+    """Set how far the layers of a model are quantised: from 0, plain linear layers, to 1. Fine-tuning raises it over some
     hundred steps."""
     if not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ArgumentError(f"set_lambda: a number from 0 to 1 is needed, given {value!r}.")

@@ -1,4 +1,4 @@
-"""What happens in the layers while a network trains: weights that flip, zeros, norms of gradients; as rows, a file, or TensorBoard.
+"""Records of the layers while a network trains: weights that flip, zeros, norms of gradients; as rows, a file, or TensorBoard.
 
 Knows nothing of loops and pages. `tritium.see.training_page` draws the rows.
 """

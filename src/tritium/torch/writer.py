@@ -61,8 +61,8 @@ def export(
     layers, path = bit_linears(model), Path(path)
     if not layers:
         raise ArgumentError("export: the model has no BitLinear; call replace_linears(model) and train it first.")
-    said = _config(model, layers, config)
-    if said.get("quantization_config", {}).get("use_rms_norm") and io.FORMATS[format].container == "gguf":
+    configuration = _config(model, layers, config)
+    if configuration.get("quantization_config", {}).get("use_rms_norm") and io.FORMATS[format].container == "gguf":
         raise FormatError(
             f"export: the BitLinear layers have norms of their own, which {format} has no place for. Write 'hf', or put the norms "
             "before the layers, as BitNet b1.58 does."
@@ -74,10 +74,10 @@ def export(
         folder = Path(temporary, path.name.partition(".")[0] or "model")
         folder.mkdir()
         _write_tokenizer(folder, tokenizer)
-        (folder / "config.json").write_text(json.dumps(said), encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(configuration), encoding="utf-8")
         with (folder / "model.safetensors").open("xb") as file:
             safetensors.write(
-                file, {"format": "pt"}, list(_pieces(model, layers, bool(said.get("tie_word_embeddings"))))
+                file, {"format": "pt"}, list(_pieces(model, layers, bool(configuration.get("tie_word_embeddings"))))
             )
         if exact:
             _refuse_rounding(folder, format)
@@ -95,18 +95,18 @@ def _refuse_rounding(folder: Path, format: str) -> None:
         )
 
 
-def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """config.json: the model's, with the quantisation that is written."""
-    found = given if given is not None else getattr(model, "config", None)
-    if found is not None and hasattr(found, "to_dict"):
-        found = found.to_dict()
-    if not isinstance(found, Mapping):
+def _config(model: nn.Module, layers: Mapping[str, BitLinear], config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return config.json: the model's, with the quantisation that is written."""
+    base = config if config is not None else getattr(model, "config", None)
+    if base is not None and hasattr(base, "to_dict"):
+        base = base.to_dict()
+    if not isinstance(base, Mapping):
         raise ArgumentError(
             "export: the model has no .config; give config=, a dictionary as config.json has it (model_type, hidden_size, …)."
         )
     norms = {layer.rms_norm is not None for layer in layers.values()}
     if len(norms) > 1:
-        found, norms = _as_bitnet(found, layers), {False}  # the norms have names of their own there
+        base, norms = _as_bitnet(base, layers), {False}  # the norms have names of their own there
     dense = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and not isinstance(m, BitLinear)]
     quant: dict[str, Any] = {
         "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline",
@@ -117,15 +117,15 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[st
         quant |= {"use_rms_norm": True, "rms_norm_eps": eps.pop()}
         if eps:
             raise FormatError("export: the norms of the BitLinear layers differ in eps; a file knows one.")
-    kept = {k: v for k, v in found.items() if k not in ("dtype", "quantization_config")}
-    kept["architectures"] = kept.get("architectures") or _classes(model, kept)
+    fields = {k: v for k, v in base.items() if k not in ("dtype", "quantization_config")}
+    fields["architectures"] = fields.get("architectures") or _classes(model, fields)
     if not _one_scale(layers):
         if True in norms:
             raise FormatError(
                 "export: layers with norms of their own need one scale for each; no file holds norms beside scales of groups."
             )
-        return kept
-    return kept | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
+        return fields
+    return fields | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
 
 
 def _as_bitnet(config: Mapping[str, Any], layers: Mapping[str, BitLinear]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _scale(layer: BitLinear, weight: torch.Tensor) -> Array:
 
 
 def _plain(t: torch.Tensor) -> Array:
-    """NumPy has no bf16: the bytes are handed over."""
+    """Return the bytes of a tensor: NumPy has no bf16."""
     flat: Array = t.detach().cpu().contiguous().view(torch.uint8).reshape(-1).numpy()
     return flat
 
@@ -254,7 +254,7 @@ def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
 
 
 def byte_tokenizer(end: int = 0) -> dict[str, Any]:
-    """The files of a vocabulary of the 256 bytes: token b is byte b. `end` is the byte that begins and ends a text."""
+    """Return the files of a vocabulary of the 256 bytes: token b is byte b. `end` is the byte that begins and ends a text."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     model: dict[str, Any] = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,

@@ -1,27 +1,29 @@
-"""The load format `tritium` of vLLM: weights from any file that `tritium.io` reads, one tensor at a time.
+"""The load format `tritium` of vLLM: weights from any file that `tritium.io` reads, of each weight the rows of this rank.
 
 Knows nothing of how vLLM multiplies them. The folder has a config.json, as vLLM needs it, and the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size, get_tp_group
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 from tritium import io
 from tritium.errors import ArgumentError, FormatError
 from tritium.io.model import experts
-from tritium.io.model.entry import Entry, ModelFile
-from tritium.io.reader import forget
+from tritium.io.model.entry import ModelFile
 from tritium.models.load import read_config
 from tritium.vllm.method import TernaryConfig
+from tritium.vllm.rows import narrowest, tensors
 
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+NO_GROUPS = 1 << 30  # more columns than a weight has
 
 
 class FileLoader(BaseModelLoader):
@@ -37,14 +39,14 @@ class FileLoader(BaseModelLoader):
             raise ArgumentError(
                 "load_format 'tritium' was given without quantization='tritium', by which its weights are multiplied."
             )
-        found = opened(model_config.model)
-        learn(config, found)
-        self._found, self._group = found, config.group
+        file = opened(model_config.model)
+        learn(config, file)
+        self._file, self._group = file, config.group
         return super().load_model(vllm_config, model_config, prefix)
 
     def load_weights(self, model: Any, model_config: Any) -> None:
         """Load the weights of the file into a model."""
-        model.load_weights(tensors(self._found, self._group))
+        model.load_weights(tensors(self._file, self._group))
 
 
 def opened(folder: str) -> ModelFile:
@@ -56,41 +58,19 @@ def opened(folder: str) -> ModelFile:
     return io.open(files[0] if files else path)
 
 
-def _ternary(found: ModelFile) -> Iterator[io.Ternary]:
-    for entry in found.entries.values():
-        if entry.role == "ternary":
-            yield entry.ternary()
-            forget(entry.raw())
-
-
-def learn(config: TernaryConfig, found: ModelFile) -> None:
-    """Set the groups, the tables and the activations of a quantisation as a file has them."""
-    if experts.has_stacks(found.entries.values()):
+def learn(config: TernaryConfig, file: ModelFile) -> None:
+    """Set the groups, the tables and the activations of a quantisation as a file has them; each rank reads its part of every weight."""
+    if experts.has_stacks(file.entries.values()):
         raise FormatError(
-            f"{found.path.name}: found a mixture of experts, needed dense layers; it is not supported in vLLM."
+            f"{file.path.name}: found a mixture of experts, needed dense layers; it is not supported in vLLM."
         )
-    checked = read_config(found)
-    groups = {t.group for t in _ternary(found)} - {0}
-    named = found.named
-    config.group = min(groups, default=0)
-    config.tables = named[TABLES[0]].role == "ternary"
+    checked = read_config(file)
+    ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
+    own = narrowest(file, rank, ranks)
+    if ranks > 1:  # a part may need fewer groups than the whole; their number decides the bits
+        least = torch.tensor(own or NO_GROUPS)
+        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, get_tp_group().cpu_group)
+        own = 0 if least == NO_GROUPS else int(least)
+    config.group = own
+    config.tables = file.named[TABLES[0]].role == "ternary"
     config.activations = checked.description.activations(config.group)[0]
-
-
-def tensors(found: ModelFile, group: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights of a file by Hugging Face's names: integers and scales, for groups of so many columns, of ternary ones, numbers
-    of the others."""
-    for name, entry in found.named.items():
-        if entry.role == "ternary":
-            t = entry.ternary()
-            scale = t.regrouped(group).scale
-            yield name, torch.from_numpy(t.values())
-            rows = scale if scale.ndim else np.full(t.shape[0], scale, np.float32)
-            yield f"{name.removesuffix('.weight')}.weight_scale", torch.from_numpy(np.ascontiguousarray(rows))
-        else:
-            yield name, _numbers(entry)
-
-
-def _numbers(entry: Entry) -> torch.Tensor:
-    numbers = entry.float32()
-    return torch.from_numpy(np.array(numbers + np.float32(entry.shift) if entry.shift else numbers))

@@ -77,12 +77,12 @@ class TernaryConfig(QuantizationConfig):
             raise FormatError(
                 "quantization_config.use_rms_norm: found True, needed False: norms before projections are not supported."
             )
-        made = cls(
+        result = cls(
             group=int(config.get("group_size") or 0), tables=bool(config.get("tables")),
             activations=config.get("activations") or "token", divides=cls.reads_divisors(config),
         )  # fmt: skip
-        made.plain = tuple(config.get("modules_to_not_convert") or ())
-        return made
+        result.plain = tuple(config.get("modules_to_not_convert") or ())
+        return result
 
     @classmethod
     def reads_divisors(cls, config: dict[str, Any]) -> bool:
@@ -110,7 +110,7 @@ class PackedConfig(TernaryConfig):
 
 
 class TernaryMethod(LinearMethodBase):
-    """What linear layers and tables share: parameters of integers and scales, and the layer that is made of them."""
+    """The common part of linear layers and tables: parameters of integers and scales, and the layer that is made of them."""
 
     def __init__(self, config: TernaryConfig, prefix: str) -> None:
         self.config, self.prefix = config, prefix
@@ -135,11 +135,11 @@ class TernaryMethod(LinearMethodBase):
         if not np.isfinite(scale).all():
             raise FormatError(f"{self.prefix}.weight_scale: found a number that is not finite.")
         group = self.config.group
-        made = BitLinear.from_ternary(
+        linear = BitLinear.from_ternary(
             layer.weight.data.numpy(), scale=np.ascontiguousarray(scale if group else scale[:, 0]), group=group,
             activations=self.config.activations if group else "token",
         )  # fmt: skip
-        products.keep(self.prefix, made)
+        products.keep(self.prefix, linear)
         layer.ternary_rows = layer.weight.shape[0]
         layer.weight = Parameter(torch.empty(0, dtype=torch.int8), requires_grad=False)
 
@@ -174,7 +174,7 @@ class TernaryLinear(TernaryMethod):
         def scales(param: Parameter, loaded: torch.Tensor, *shard: Any) -> None:
             values = self.multiplier(loaded)
             if values.numel() > 1:
-                load(param, values.reshape(values.shape[0], -1), *shard)
+                load(param, values if values.ndim == 2 else values.reshape(values.shape[0], -1), *shard)
                 return
             index = SHARDS.get(shard[0], shard[0]) if shard and shard[0] is not None else None
             start, stop = (0, sum(parts)) if index is None else (sum(parts[:index]), sum(parts[: index + 1]))
@@ -225,7 +225,7 @@ class TernaryTable(TernaryMethod):
             if values.numel() == 1:
                 param.data.fill_(values.item())
             else:
-                load(param, values.reshape(values.shape[0], -1))
+                load(param, values if values.ndim == 2 else values.reshape(values.shape[0], -1))
 
         self.add_parameters(layer, sum(output_partition_sizes), input_size_per_partition, load, scales)
         self.like = torch.empty(0, dtype=params_dtype)

@@ -21,7 +21,7 @@ def keep(name: str, layer: BitLinear) -> None:
     _layers[name] = layer
 
 
-def kept(name: str) -> BitLinear:
+def find_layer(name: str) -> BitLinear:
     """Return a layer by its name."""
     if name not in _layers:
         raise ArgumentError(f"tritium.vllm: no weights were loaded for {name!r}.")
@@ -35,7 +35,7 @@ def _call(fn: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 @torch.library.custom_op("tritium_vllm::bit_linear", mutates_args=())
 def bit_linear(x: torch.Tensor, name: str, rows: int) -> torch.Tensor:
     """Return x times the ternary weights of a layer."""
-    return _call(kept(name), x.float(), x.dtype)
+    return _call(find_layer(name), x.float(), x.dtype)
 
 
 @bit_linear.register_fake
@@ -46,7 +46,7 @@ def _(x: torch.Tensor, name: str, rows: int) -> torch.Tensor:
 @torch.library.custom_op("tritium_vllm::take_rows", mutates_args=())
 def take_rows(ids: torch.Tensor, name: str, columns: int, like: torch.Tensor) -> torch.Tensor:
     """Return rows of a ternary table, in the dtype of `like`."""
-    table = nn.QuantEmbedding(kept(name))
+    table = nn.QuantEmbedding(find_layer(name))
     return _call(table, ids, like.dtype)
 
 

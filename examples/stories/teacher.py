@@ -1,0 +1,321 @@
+"""Samples thousands of texts at a time from SmolLM2-135M-Instruct on a GPU: plain torch, five Triton kernels, one CUDA graph.
+
+Knows nothing of stories. A row of the batch writes one text after the other: where one ends, the graph itself takes the next prompt
+from a table, so the host waits for nothing. What a step gives goes to a log [steps, rows]; reading.py reads texts out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from reading import END
+
+import tritium as tt
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, EPS, THETA = 30, 576, 9, 3, 64, 1536, 1e-5, 100000.0
+PLAIN = re.compile(r"Ġ?[A-Z]?[a-z]+|Ġ?[AIO]|Ġ?[.,!?;:'\"-]+|[.,!?]+\"|Ġ\"|\"?Ċ+|'[a-z]{1,2}|Ġ")  # tokens of plain prose
+WORDS = 32768  # tokens are in the order in which they were merged: later ones are rare words and names
+
+
+@dataclass(frozen=True)
+class Picking:
+    """How a token is drawn: tokens of at least `min_p` of the likeliest one's probability; the logit of
+    one that was written already goes down by the share `penalty` of itself, times the token's `cost`."""
+
+    temperature: float = 0.7
+    min_p: float = 0.08
+    penalty: float = 0.1
+
+
+def read_weights(path: str | Path, device: str) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
+    """Return the weights in bf16, the tokens and the merges of SmolLM2's GGUF file."""
+    file = tt.io.open(path)
+    weights = {
+        name: torch.from_numpy(np.array(entry.float32())).to(device, torch.bfloat16)
+        for name, entry in file.named.items()
+    }
+    lists = (list(file.metadata[f"tokenizer.ggml.{name}"]) for name in ("tokens", "merges"))
+    return weights, *lists
+
+
+def plain_tokens(tokens: list[str]) -> list[int]:
+    """Return the ids that may be drawn: the end, and plain words and punctuation."""
+    return [END] + [i for i, token in enumerate(tokens[:WORDS]) if PLAIN.fullmatch(token)]
+
+
+# ---- kernels: one program a row, or a row and a head of the cache
+
+
+@triton.jit
+def add_norm_kernel(x, y, w, out, eps, n: tl.constexpr, block: tl.constexpr):
+    """x += y; out = rms_norm(x) * w."""
+    row, c = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+    inside = c < n
+    v = tl.load(x + row * n + c, inside, 0.0) + tl.load(y + row * n + c, inside, 0.0).to(tl.float32)
+    tl.store(x + row * n + c, v, inside)
+    r = tl.rsqrt(tl.sum(v * v) / n + eps)
+    tl.store(out + row * n + c, (v * r * tl.load(w + c, inside, 0.0).to(tl.float32)).to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def gate_kernel(x, out, n: tl.constexpr, block: tl.constexpr):
+    """out = silu(first half) * second half."""
+    row, c = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+    inside = c < n
+    g = tl.load(x + row * 2 * n + c, inside, 0.0).to(tl.float32)
+    u = tl.load(x + row * 2 * n + n + c, inside, 0.0).to(tl.float32)
+    tl.store(out + row * n + c, (g / (1 + tl.exp(-g)) * u).to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def rotate_kernel(qkv, q, k, v, cos, sin, pos, length, heads: tl.constexpr, kv: tl.constexpr, dim: tl.constexpr):
+    """RoPE, the halves of a head as pairs; queries to q, keys and values to their position in the cache."""
+    row, h, c = tl.program_id(0).to(tl.int64), tl.arange(0, 16), tl.arange(0, dim // 2)
+    p = tl.load(pos + row)
+    co, si = tl.load(cos + p * (dim // 2) + c)[None, :], tl.load(sin + p * (dim // 2) + c)[None, :]
+    at, inside = h[:, None] * dim + c[None, :], h[:, None] < heads + kv
+    a = tl.load(qkv + row * (heads + 2 * kv) * dim + at, inside, 0.0).to(tl.float32)
+    b = tl.load(qkv + row * (heads + 2 * kv) * dim + at + dim // 2, inside, 0.0).to(tl.float32)
+    one, two = (a * co - b * si).to(q.dtype.element_ty), (b * co + a * si).to(q.dtype.element_ty)
+    tl.store(q + row * heads * dim + at, one, h[:, None] < heads)
+    tl.store(q + row * heads * dim + at + dim // 2, two, h[:, None] < heads)
+    place = ((row * kv + h[:, None] - heads) * length + p) * dim + c[None, :]
+    key = (h[:, None] >= heads) & inside
+    tl.store(k + place, one, key)
+    tl.store(k + place + dim // 2, two, key)
+    value = qkv + row * (heads + 2 * kv) * dim + kv * dim + at  # the rows of keys, one block further
+    tl.store(v + place, tl.load(value, key, 0.0), key)
+    tl.store(v + place + dim // 2, tl.load(value + dim // 2, key, 0.0), key)
+
+
+@triton.jit
+def attend_kernel(
+    q, k, v, out, pos, length, group: tl.constexpr, kv: tl.constexpr, dim: tl.constexpr, block: tl.constexpr
+):
+    """Attention of one token over its row's cache, for the heads that share keys."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    h, c, t = tl.arange(0, 16), tl.arange(0, dim), tl.arange(0, block)
+    n = tl.load(pos + row) + 1
+    at = (row * kv + head) * group * dim + h[:, None] * dim + c[None, :]
+    query = tl.load(q + at, h[:, None] < group, 0.0)
+    base = (row * kv + head) * length * dim
+    most = tl.full([16], -1e30, tl.float32)
+    total = tl.zeros([16], tl.float32)
+    acc = tl.zeros([16, dim], tl.float32)
+    for start in range(0, n, block):
+        here = (start + t) < n
+        place = base + (start + t)[:, None] * dim + c[None, :]
+        keys = tl.load(k + place, here[:, None], 0.0)
+        values = tl.load(v + place, here[:, None], 0.0)
+        s = tl.dot(query, tl.trans(keys)) * (1.4426950408889634 / dim**0.5)
+        s = tl.where(here[None, :], s, -1e30)
+        new = tl.maximum(most, tl.max(s, 1))
+        e = tl.exp2(s - new[:, None])
+        old = tl.exp2(most - new)
+        total = total * old + tl.sum(e, 1)
+        acc = acc * old[:, None] + tl.dot(e.to(values.dtype), values)
+        most = new
+    tl.store(out + at, (acc / total[:, None]).to(out.dtype.element_ty), h[:, None] < group)
+
+
+@triton.jit
+def pick_kernel(
+    logits, seen, cost, keep, breaks, prompts, plen, closings, clen, state, pos, tok, pid, counter, step, log, likely, seed,
+    n, width, length, count, base, candidates, kinds, turn, inv_t, log_min_p, penalty,
+    steps: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Draw a row's next token, log it, and go to the next prompt where the text ends.
+
+    The first paragraph that ends after a random length is followed by the words of a closing ("In the end,"); the next one ends the text.
+    """
+    row, c = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+    now = tl.load(step)
+    slot = (now % steps) * rows + row
+    p, who = tl.load(pos + row) + 1, tl.load(pid + row)
+    forced = p < tl.load(plen + who // candidates)
+    most = tl.full([block], -1e30, tl.float32)
+    top = tl.full([block], -1e30, tl.float32)
+    total = tl.zeros([block], tl.float32)
+    for start in range(0, n, block):
+        inside = (start + c) < n
+        x = tl.load(logits + row * n + start + c, inside, -1e30)
+        new = tl.maximum(top, x)
+        total = total * tl.exp(top - new) + tl.where(inside, tl.exp(x - new), 0.0)
+        top = new
+        s = (
+            penalty
+            * tl.load(seen + row * n + start + c, inside, 0).to(tl.float32)
+            * tl.load(cost + start + c, inside, 0.0)
+        )
+        most = tl.maximum(most, tl.where(inside, (x - s * tl.abs(x)) * inv_t, -1e30))
+    peak = tl.max(top)
+    lse = peak + tl.log(tl.sum(total * tl.exp(top - peak)))
+    least = tl.max(most) + log_min_p
+    best, where = -1e30, 0
+    for start in range(0, n, block):
+        inside = (start + c) < n
+        x = tl.load(logits + row * n + start + c, inside, -1e30)
+        s = (
+            penalty
+            * tl.load(seen + row * n + start + c, inside, 0).to(tl.float32)
+            * tl.load(cost + start + c, inside, 0.0)
+        )
+        x = (x - s * tl.abs(x)) * inv_t
+        u = tl.rand(seed + now * rows + row, start + c)
+        g = tl.where(inside & (x >= least), x - tl.log(-tl.log(tl.maximum(u, 1e-10))), -1e30)
+        value, index = tl.max(g, 0, return_indices=True)
+        where = tl.where(value > best, start + index, where)
+        best = tl.maximum(best, value)
+    chosen = tl.load(keep + where)
+    stage, kind = tl.load(state + row), who % kinds
+    closing = (forced == 0) & (stage > 0) & (stage <= tl.load(clen + kind))
+    chosen = tl.where(closing, tl.load(closings + kind * 8 + tl.minimum(tl.maximum(stage - 1, 0), 7)), chosen)
+    free = (forced == 0) & (closing == 0)
+    broken = free & (tl.load(breaks + where) != 0)
+    turned = broken & (stage == 0) & (p >= turn + (who * 37) % turn)
+    given = tl.load(prompts + (who // candidates).to(tl.int64) * width + tl.minimum(p, width - 1), forced, 0)
+    over = (free & (where == 0)) | (broken & (stage > 0))
+    ended = over | ((forced == 0) & (p >= length - 1))
+    note = tl.where(
+        forced,
+        tl.where(p == base + 1, 49152 + (who & 8191), tl.where(p == base + 2, 49152 + (who >> 13), 65535)),
+        chosen,
+    )
+    note = tl.where(ended, tl.where(over, 2, 65534), note)
+    tl.store(log + slot, note.to(tl.int32).to(tl.uint16))
+    value = tl.load(logits + row * n + where) - lse
+    tl.store(likely + slot, tl.where(free, value, 0.0).to(tl.float16))
+    if ended:
+        for start in range(0, n, block):
+            tl.store(seen + row * n + start + c, tl.zeros([block], tl.int8), (start + c) < n)
+        following = tl.atomic_add(counter, 1) % count
+        tl.store(pid + row, following)
+        tl.store(pos + row, base)
+        tl.store(state + row, 0)
+        tl.store(tok + row, tl.load(prompts + (following // candidates).to(tl.int64) * width + base))
+    else:
+        tl.store(state + row, tl.where(turned, 1, tl.where(closing, stage + 1, stage)))
+        if free:
+            tl.store(seen + row * n + where, tl.full([], 1, tl.int8))
+        tl.store(pos + row, p)
+        tl.store(tok + row, tl.where(forced, given, chosen))
+
+
+# ---- the teacher
+
+
+class Teacher:
+    """SmolLM2 with a cache of `rows` texts of at most `length` tokens, prompt and all."""
+
+    def __init__(
+        self, weights: dict[str, torch.Tensor], keep: list[int], cost: torch.Tensor, prompts: np.ndarray[Any, Any],
+        lengths: np.ndarray[Any, Any], *, rows: int, length: int, steps: int, base: int, candidates: int,
+        breaks: list[bool], closings: list[list[int]], turn: int, picking: Picking, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.base, self.candidates, self.turn = base, candidates, turn
+        table = weights["model.embed_tokens.weight"]
+        device, kind = table.device, table.dtype
+        self.rows, self.length, self.steps, self.picking, self.seed = rows, length, steps, picking, seed << 40
+        self.table, self.keep = table, torch.tensor(keep, dtype=torch.int32, device=device)
+        self.head = table[self.keep.long()].t()
+        self.cost = cost.to(device, torch.float32)
+        self.layers = [self._layer(weights, i) for i in range(LAYERS)]
+        self.last_norm = weights["model.norm.weight"]
+        cache = (LAYERS, rows, KV_HEADS, length, HEAD_DIM)
+        self.k, self.v = (torch.zeros(cache, dtype=kind, device=device) for _ in range(2))
+        turn = THETA ** (-torch.arange(0, HEAD_DIM, 2, device=device, dtype=torch.float64) / HEAD_DIM)
+        angles = torch.outer(torch.arange(length, device=device, dtype=torch.float64), turn)
+        self.cos, self.sin = angles.cos().float(), angles.sin().float()
+        self.prompts = torch.from_numpy(prompts.astype(np.int32)).to(device)
+        self.plen = torch.from_numpy(lengths.astype(np.int32)).to(device)
+        self.pos = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.pid = torch.arange(rows, dtype=torch.int32, device=device) % (len(prompts) * candidates)
+        self.tok = self.prompts[self.pid.long() // candidates, 0].contiguous()
+        self.counter = torch.full((1,), rows, dtype=torch.int32, device=device)
+        self.breaks = torch.tensor(breaks, dtype=torch.int8, device=device)
+        self.closings = torch.tensor([(c + [0] * 8)[:8] for c in closings], dtype=torch.int32, device=device)
+        self.clen = torch.tensor([len(c) for c in closings], dtype=torch.int32, device=device)
+        self.state = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.step_index = torch.zeros(1, dtype=torch.int64, device=device)
+        self.seen = torch.zeros(rows, len(keep), dtype=torch.int8, device=device)
+        self.log = torch.zeros(steps, rows, dtype=torch.uint16, device=device)
+        self.likely = torch.zeros(steps, rows, dtype=torch.float16, device=device)
+        self.graph: Any = None
+
+    @staticmethod
+    def _layer(w: dict[str, torch.Tensor], i: int) -> dict[str, torch.Tensor]:
+        name = f"model.layers.{i}."
+        both = {"qkv": [f"self_attn.{c}_proj" for c in "qkv"], "gu": ["mlp.gate_proj", "mlp.up_proj"]}
+        layer = {key: torch.cat([w[f"{name}{n}.weight"] for n in names]).t() for key, names in both.items()}
+        layer |= {"o": w[f"{name}self_attn.o_proj.weight"].t(), "down": w[f"{name}mlp.down_proj.weight"].t()}
+        norms = {"n1": "input_layernorm", "n2": "post_attention_layernorm"}
+        return layer | {key: w[f"{name}{n}.weight"] for key, n in norms.items()}
+
+    def step(self) -> None:
+        """One token for every row."""
+        rows = self.rows
+        x = self.table[self.tok.long()].float()
+        y = torch.zeros_like(x, dtype=self.table.dtype)
+        h, q = torch.empty_like(y), torch.empty_like(y)
+        mixed = torch.empty(rows, INNER, dtype=y.dtype, device=y.device)
+        for i, layer in enumerate(self.layers):
+            add_norm_kernel[(rows,)](x, y, layer["n1"], h, EPS, HIDDEN, 1024, num_warps=2)
+            qkv = h @ layer["qkv"]
+            rotate_kernel[(rows,)](
+                qkv, q, self.k[i], self.v[i], self.cos, self.sin, self.pos, self.length, HEADS, KV_HEADS, HEAD_DIM, num_warps=1
+            )  # fmt: skip
+            seen = torch.empty_like(q)
+            attend_kernel[(rows, KV_HEADS)](
+                q, self.k[i], self.v[i], seen, self.pos, self.length, HEADS // KV_HEADS, KV_HEADS, HEAD_DIM, 64,
+                num_warps=2, num_stages=2,
+            )  # fmt: skip
+            y = seen @ layer["o"]
+            add_norm_kernel[(rows,)](x, y, layer["n2"], h, EPS, HIDDEN, 1024, num_warps=2)
+            gate_kernel[(rows,)](h @ layer["gu"], mixed, INNER, 2048, num_warps=4)
+            y = mixed @ layer["down"]
+        add_norm_kernel[(rows,)](x, y, self.last_norm, h, EPS, HIDDEN, 1024, num_warps=2)
+        self._pick(h)
+
+    def _pick(self, h: torch.Tensor) -> None:
+        logits = torch.mm(h, self.head, out_dtype=torch.float32) if h.is_cuda else (h @ self.head).float()
+        picking = self.picking
+        pick_kernel[(self.rows,)](
+            logits, self.seen, self.cost, self.keep, self.breaks, self.prompts, self.plen,
+            self.closings, self.clen, self.state, self.pos, self.tok, self.pid, self.counter,
+            self.step_index, self.log, self.likely, self.seed, len(self.keep), self.prompts.shape[1], self.length,
+            len(self.prompts) * self.candidates, self.base, self.candidates, len(self.clen), self.turn,
+            1 / picking.temperature, float(np.log(picking.min_p)), picking.penalty, self.steps, self.rows, 2048,
+            num_warps=8,
+        )  # fmt: skip
+        self.step_index += 1
+
+    def prefill(self) -> None:
+        """Write what all prompts begin with to the cache, once: every text begins after it."""
+        for _ in range(self.base):
+            self.step()
+        self.pos.fill_(self.base)
+        self.step_index.zero_()
+        self.tok.copy_(self.prompts[self.pid.long() // self.candidates, self.base])
+
+    def capture(self) -> None:
+        """Record a step as a CUDA graph."""
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            self.prefill()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self.step()
+
+    def run(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Take `steps` steps; return the log and the log-likelihoods."""
+        for _ in range(self.steps):
+            self.graph.replay() if self.graph is not None else self.step()
+        return self.log.cpu().numpy(), self.likely.cpu().numpy()
