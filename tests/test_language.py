@@ -10,14 +10,19 @@ import pytest
 import language
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("", "batching", "cli", "compiler", "contract", "families", "graph", "io", "machine", "nn", "perf", "see")
+PACKAGES = (  # with their subpackages, but for those of UNFINISHED
+    "", "batching", "cli", "compiler", "contract", "families", "graph", "io", "machine", "nn", "perf", "see",
+    "backends", "models", "parallel", "serve", "torch", "vllm",
+)  # fmt: skip
+UNFINISHED = ("backends.cuda",)
 PUBLIC = {  # documented names, and keys of file formats: these stay
-    "dtype.py": "of", "ops.py": "given", "machine/ceilings.py": "of", "perf/engine/measuring.py": "kept",
+    "dtype.py": "of", "ops.py": "given", "backends/__init__.py": "given", "machine/ceilings.py": "of",
+    "models/text/constraints.py": "of", "perf/engine/measuring.py": "kept",
     "perf/gate/verdict.py": "of", "perf/records/run.py": "of", "perf/suites/quick.py": "taken", "perf/tune/file.py": "of",
     "perf/tune/racing.py": "found", "perf/work/registry.py": "made", "see/png.py": "found", "see/doctor/diagnosis.py": "of",
     "see/memory/records.py": "of", "see/monitor/alerts.py": "at", "see/monitor/metrics_file.py": "of",
     "see/monitor/monitor.py": "at", "see/reports/report.py": "found", "see/targets/file.py": "asked",
-    "see/targets/targets.py": "asked",
+    "see/targets/targets.py": "asked", "torch/recipes.py": "at",
 }  # fmt: skip
 REPORT_KEYS = {"told", "about"}  # of the JSON report: see/reports/blocks.py
 
@@ -34,9 +39,15 @@ def is_public(place: language.Remark) -> bool:
     return place.kind == "name" and named
 
 
+def is_inside(name: str, package: str) -> bool:
+    return name == package or (package != "" and name.startswith(f"{package}."))
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_and_names_of_a_package_are_in_the_language_of_the_field(package: str) -> None:
-    inside = [name for name in remarks() if name == package or (package and name.startswith(f"{package}."))]
+    inside = [
+        name for name in remarks() if is_inside(name, package) and not any(is_inside(name, u) for u in UNFINISHED)
+    ]
     assert inside
     places = [place for name in inside for place in remarks()[name]]
     shown = [f"{p.file.relative_to(ROOT)}:{p.line}: {p.kind}: {p.text}" for p in places if not is_public(p)]

@@ -247,6 +247,7 @@ EXTRAS = {  # as in pyproject.toml; a test compares them
     "model": ("tokenizers>=0.21", "jinja2>=3.1.6"),
     "hub": ("huggingface_hub>=1.0",),
     "serve": ("h11>=0.16", "tokenizers>=0.21", "jinja2>=3.1.6", "llguidance>=1.7"),
+    "otel": ("opentelemetry-api>=1.27",),
     "torch": ("torch>=2.5",),
     "cuda": ("torch>=2.9", "triton>=3.5; sys_platform == 'linux'", "nvidia-ml-py>=12; sys_platform == 'linux'"),
     "mlx": ("mlx>=0.32; sys_platform == 'darwin'", "mlx[cpu]>=0.32; sys_platform == 'linux'"),

@@ -14,6 +14,7 @@ Knows nothing else of the package.
 | TRITIUM_TUNED        | 0: ignore what was tuned; all: also what may change bits   |
 | TRITIUM_CUDA_EARLY   | 0: kernels on a GPU start one after the other              |
 | TRITIUM_API_KEY      | what clients of `tritium serve` must send                  |
+| TRITIUM_MODEL        | the model of the ASGI app `tritium.serve.asgi:app`         |
 | TRITIUM_LIVE         | 1: publish figures for `tritium top` and the dashboard     |
 | TRITIUM_RUNTIME      | the folder of these figures; default: the user's own       |
 """
@@ -105,6 +106,11 @@ def tuned() -> str:
 
 def api_key() -> str | None:
     return os.environ.get("TRITIUM_API_KEY") or None
+
+
+def model() -> str | None:
+    """Return the model that the ASGI app serves: a file or a name; None for the one in the package."""
+    return os.environ.get("TRITIUM_MODEL") or None
 
 
 def logger(subject: str) -> Logger:

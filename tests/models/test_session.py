@@ -201,6 +201,7 @@ def table(rows: Any, device: str = "cpu") -> Session:
     numbers = tt.asarray(np.asarray(rows, np.float32), device=device)
     network: Any = SimpleNamespace(
         divided=None,
+        adapters=None,
         certified=None,
         embedding=lambda ids: tt.take(numbers, ids.reshape(-1), axis=0).reshape(*ids.shape, -1),
         ropes=(tt.nn.RoPE(8).to(device),), blocks=(), head=lambda x: x, device=tt.device(device),

@@ -1,4 +1,4 @@
-"""Which logits can decide the next token, when each is known only to lie between two bounds; and one draw by Gumbel-max.
+"""The logits that can decide the next token, where each is known only by two bounds; and one draw by Gumbel-max.
 
 Knows nothing of models or samplers' options. A token is decided by few of a vocabulary's logits: those that could be the largest,
 among the k largest, or the winner of a draw. `docs/certified.md` has the proofs.

@@ -37,7 +37,7 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model's texts are embedded, and which file says so."""
+    """The way a model embeds texts: pooling and prompts, and the file they are from."""
 
     pooling: str = "last"
     source: str = "no file says how; the last token is taken"
@@ -85,15 +85,15 @@ def from_gguf(metadata: Mapping[str, Any]) -> Recipe:
 def from_folder(folder: Path) -> Recipe:
     """Return the recipe of sentence-transformers' files in a model folder."""
     _check_modules(folder)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if (folder / files.FOLDER / "config.json").is_file():
         config = read_json(contained(folder / files.FOLDER, "config.json"), MOST_BYTES)
         source, pools_prompt = f"{files.FOLDER}/config.json says so", config.get("include_prompt") is not False
-        found = {"pooling": files.of_config(config), "source": source, "pools_prompt": pools_prompt}
+        values = {"pooling": files.of_config(config), "source": source, "pools_prompt": pools_prompt}
     if (folder / PROMPTS).is_file():
         side = read_json(contained(folder, PROMPTS), MOST_BYTES)
-        found |= _prompts(side.get("prompts"), side.get("default_prompt_name"))
-    return Recipe(**found)
+        values |= _prompts(side.get("prompts"), side.get("default_prompt_name"))
+    return Recipe(**values)
 
 
 def from_json(raw: bytes) -> Recipe:

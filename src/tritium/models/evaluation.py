@@ -25,7 +25,7 @@ SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed
 
 
 class Evaluator:
-    """What evaluations ask of a model. `context`: tokens of a request at most; `batch`: answers that are generated together."""
+    """A model as evaluations use it: scores and answers. `context`: most tokens of a request; `batch`: answers generated together."""
 
     def __init__(self, model: Model, *, context: int | None = None, batch: int = 8) -> None:
         self.model, self.tokenizer, self.batch = model, model.tokenizer, batch
@@ -66,10 +66,10 @@ class Evaluator:
             )
         before = list(before)[-room:]
         shared = min(common(self.session.tokens(0), before), len(before))
-        kept = self.session.reusable(0, shared)
-        self.session.truncate(0, kept)
-        if kept < len(before):
-            self.session.extend(0, before[kept:])
+        reused = self.session.reusable(0, shared)
+        self.session.truncate(0, reused)
+        if reused < len(before):
+            self.session.extend(0, before[reused:])
         scores = self.session.scored(0, after, 1)
         return sum(p.logprob for p in scores), all(p.logprob >= p.top[0][1] for p in scores)
 
@@ -111,9 +111,9 @@ def _chunks(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield values[i : i + size]
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(task_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of generation from those of a task; one that is not known is an error, not ignored."""
-    rest = dict(given)
+    rest = dict(task_options)
     until = rest.pop("until", ())
     sampled = rest.pop("do_sample", None)
     count = rest.pop("max_gen_toks", rest.pop("max_tokens", DEFAULT_TOKENS))

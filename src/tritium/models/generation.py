@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ BLOCK = 64  # tokens of a text whose mean is taken as one sample: neighbours are
 
 
 class Slots(Protocol):
-    """What is needed of a session."""
+    """The part of a session that generation uses."""
 
     @property
     def capacity(self) -> int: ...
@@ -48,6 +48,8 @@ class Slots(Protocol):
     @property
     def unshareable(self) -> str: ...
     def tokens(self, slot: int) -> list[int]: ...
+    def adapter(self, slot: int) -> str | None: ...
+    def use(self, slot: int, adapter: str | None) -> None: ...
     def reusable(self, slot: int, count: int) -> int: ...
     def truncate(self, slot: int, count: int) -> None: ...
     def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
@@ -68,7 +70,7 @@ class Slots(Protocol):
 
 @dataclass(frozen=True)
 class Generation:
-    """What was written, and how long it took. `finish_reason`: stop (a last token or a stop string), length, context."""
+    """The text that was generated, and how long it took. `finish_reason`: stop (a last token or a stop string), length, context."""
 
     text: str
     tokens: tuple[int, ...]  # without the last token that ended it
@@ -86,12 +88,12 @@ class Generation:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of decoding, without the first token; NaN where there was no step."""
+        """Return the rate of decoding, without the first token; NaN where there was no step."""
         return self.steps / self.decode_s if self.steps and self.decode_s > 0 else math.nan
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """Of the prompt, without what was reused."""
+        """Return the rate of prefill, without what was reused."""
         return (self.prompt_tokens - self.reused) / self.prefill_s if self.prefill_s > 0 else math.nan
 
 
@@ -126,26 +128,26 @@ class Stops:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """What can be given out now."""
+        """Add text; return what can be given out now."""
         if self.found is not None or not text:
             return ""
         held = self._held + text
-        ends = [(at + len(s), at, s) for s in self.strings if (at := held.find(s)) >= 0]
+        ends = [(start + len(s), start, s) for s in self.strings if (start := held.find(s)) >= 0]
         if ends:
-            _, at, self.found = min(ends)
+            _, start, self.found = min(ends)
             self._held = ""
-            return held[:at]
-        kept = self._may_begin(held)
-        self._held = held[len(held) - kept :]
-        return held[: len(held) - kept]
+            return held[:start]
+        count = self._may_begin(held)
+        self._held = held[len(held) - count :]
+        return held[: len(held) - count]
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """Return what was held back, when no more text comes."""
         held, self._held = self._held, ""
         return held
 
     def _may_begin(self, text: str) -> int:
-        """Characters at the end that a stop string begins with."""
+        """Return how many characters at the end a stop string begins with."""
         most = min(len(text), max(map(len, self.strings), default=1) - 1)
         return next((n for n in range(most, 0, -1) if any(s.startswith(text[-n:]) for s in self.strings)), 0)
 
@@ -172,6 +174,7 @@ class _Writer:
     stops: Stops
     limits: _Limits
     begun: float  # when it was asked for
+    adapter: str | None = None
     slot: int = -1
     reused: int = 0
     first_s: float = 0.0
@@ -180,7 +183,7 @@ class _Writer:
     steps: int = 0
     tokens: list[int] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
-    told: list[Logprobs] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
     done: bool = False
     guesser: Guesser | None = None
     guessed: int = 0
@@ -208,18 +211,18 @@ class _Writer:
 
     @property
     def at_last(self) -> bool:
-        """Whether the next token is the last that it may have."""
+        """Return True if the next token is the last that it may have."""
         return len(self.tokens) + 1 == self.limits.max_tokens
 
     def take(self, logits: Array | Bounded | Largest) -> Piece:
-        """The next token, and whether it was the last."""
+        """Pick the next token; return its piece, which says whether it was the last."""
         token = self.state.pick(logits)
         if token in self.limits.eos:
             return self._end("stop", None, "", None)
         logprobs = None if self.limits.logprobs is None else self.state.logprobs(self.limits.logprobs)
         self.tokens.append(token)
         if logprobs is not None:
-            self.told.append(logprobs)
+            self.logprobs.append(logprobs)
         text = self.stops.push(self.text.push(token))
         full = len(self.prompt) + len(self.tokens) > self.limits.capacity  # the last token has no place to stand
         at_end = len(self.tokens) == self.limits.max_tokens
@@ -241,11 +244,11 @@ class _Writer:
         return Generation(
             text="".join(self.parts), tokens=tuple(self.tokens), prompt_tokens=len(self.prompt), reused=self.reused,
             finish_reason=finish, first_token_s=self.first_s, prefill_s=self.prefill_s, decode_s=self.decode_s,
-            steps=self.steps, seed=self.state.seed, logprobs=tuple(self.told), guessed=self.guessed, accepted=self.accepted,
+            steps=self.steps, seed=self.state.seed, logprobs=tuple(self.logprobs), guessed=self.guessed, accepted=self.accepted,
         )  # fmt: skip
 
-    def told_of(self, piece: Piece) -> Piece:
-        """The last piece with the whole generation; the others as they are."""
+    def with_generation(self, piece: Piece) -> Piece:
+        """Return the last piece with the whole generation; the others as they are."""
         if piece.finish is None:
             return piece
         return Piece(piece.text, piece.token, piece.finish, piece.logprobs, self.whole(piece.finish))
@@ -258,43 +261,46 @@ def stream(
     session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], *, sampler: Sampler | None = None,
     max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
     stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
-    speculate: bool | None = None, draft: DraftSession | None = None,
+    speculate: bool | None = None, draft: DraftSession | None = None, adapter: str | None = None,
 ) -> Iterator[Piece]:  # fmt: skip
-    """The continuation of a prompt, token by token. Do not use the session in between.
+    """Yield the continuation of a prompt, token by token. Do not use the session in between.
 
     max_tokens: None goes on until the context is full. logprobs: how many alternatives to tell of each token.
     ignore_eos: last tokens do not end the text. stop_tokens: further tokens that end it. constrain: makes the constraints of each
     sequence (`models.text.constraints`); a text that they say is complete has ended. speculate: guess tokens and verify several at once,
     which changes how fast tokens come and none of them (None: where the device can); draft: a session of a smaller model that guesses.
+    adapter: the name of one of the session's.
     """
     options = {
         "max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "ignore_eos": ignore_eos, "stop_tokens": stop_tokens,
-        "constrain": constrain, "clock": clock, "speculate": speculate, "draft": draft,
+        "constrain": constrain, "clock": clock, "speculate": speculate, "draft": draft, "adapter": adapter,
     }  # fmt: skip
     return (piece for _, piece in stream_batch(session, tokenizer, [prompt], sampler=sampler, **options))  # type: ignore[arg-type]
 
 
 def generate(session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], **options: Any) -> Generation:
-    """The whole continuation of a prompt; options as those of `stream`."""
+    """Return the whole continuation of a prompt; options as those of `stream`."""
     return generate_batch(session, tokenizer, [prompt], **options)[0]
 
 
 def generate_batch(
     session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], **options: Any
 ) -> list[Generation]:
-    """The continuations of several prompts, decoded together; options as those of `stream`."""
-    found = {i: p.generation for i, p in stream_batch(session, tokenizer, prompts, **options) if p.generation}
-    return [found[i] for i in range(len(prompts))]
+    """Return the continuations of several prompts, decoded together; options as those of `stream`."""
+    generations = {i: p.generation for i, p in stream_batch(session, tokenizer, prompts, **options) if p.generation}
+    return [generations[i] for i in range(len(prompts))]
 
 
 def stream_batch(
     session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], *, sampler: Sampler | None = None,
     max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
     stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
-    speculate: bool | None = None, draft: DraftSession | None = None,
+    speculate: bool | None = None, draft: DraftSession | None = None, adapter: str | Sequence[str | None] | None = None,
 ) -> Iterator[tuple[int, Piece]]:  # fmt: skip
-    """Pieces of several continuations as they come, with the number of their prompt. One takes a slot as soon as another has
-    ended. A prompt's random numbers depend on the seed and its number alone, not on how many are decoded together."""
+    """Yield pieces of several continuations as they come, with the number of their prompt; adapter: of all, or one for each.
+
+    One takes a slot as soon as another has ended. A prompt's random numbers depend on the seed and its number alone, not on how many
+    are decoded together."""
     check_options(max_tokens=max_tokens, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos)
     if isinstance(prompts, str):
         raise ArgumentError("A list of prompts is needed, given one text; use stream() or generate().")
@@ -302,10 +308,15 @@ def stream_batch(
     limits, begun = _Limits(max_tokens, session.capacity, eos, logprobs), clock()
     sampler, stop = sampler or Sampler(), Stops(stop).strings
     writers = []
-    for i, given in enumerate(prompts):
-        ids = fit(session, tokenizer.encode(given) if isinstance(given, str) else given)
+    adapters = [adapter] * len(prompts) if isinstance(adapter, str | None) else list(adapter)
+    if len(adapters) != len(prompts):
+        raise ArgumentError(
+            f"adapter: {len(adapters)} were given for {len(prompts)} prompts; give one for all, or one for each."
+        )
+    for i, prompt in enumerate(prompts):
+        ids = fit(session, tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
         state = sampler.start(ids, stream=i, constraints=constrain())
-        writers.append(_Writer(i, ids, state, Stream(tokenizer), Stops(stop), limits, begun))
+        writers.append(_Writer(i, ids, state, Stream(tokenizer), Stops(stop), limits, begun, adapters[i]))
     if (draft is not None or speculate is True) and session.unspeculative:
         raise ArgumentError(f"speculation: {session.unspeculative}.")
     on = speculate is not False and not session.unspeculative
@@ -316,7 +327,7 @@ MAX_ALTERNATIVES = 1 << 16
 
 
 def check_options(*, max_tokens: Any = None, stop: Any = (), logprobs: Any = None, ignore_eos: Any = False) -> None:
-    """An error for options that mean nothing, before anything is read."""
+    """Raise for options that mean nothing, before anything is read."""
     if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
         raise ArgumentError(f"max_tokens must be 1 or more, or None to fill the context, given {max_tokens!r}.")
     if logprobs is not None and (
@@ -329,7 +340,7 @@ def check_options(*, max_tokens: Any = None, stop: Any = (), logprobs: Any = Non
 
 
 def fit(session: Slots, ids: Sequence[int]) -> list[int]:
-    """A prompt that the context can hold, or an error that says what is too much; its length is looked at first."""
+    """Return the tokens of a prompt; raise where the context cannot hold them. The length is looked at first."""
     count = len(ids) if isinstance(ids, Sequence) and not isinstance(ids, (str, bytes)) else 0
     if count > session.capacity:
         raise ContextError(
@@ -337,16 +348,16 @@ def fit(session: Slots, ids: Sequence[int]) -> list[int]:
             " tokens or more, or take a model (or a session) with a larger context."
         )
     try:
-        found = [index(i) for i in ids] if not isinstance(ids, (str, bytes)) else None
+        tokens = [index(i) for i in ids] if not isinstance(ids, (str, bytes)) else None
     except TypeError:
-        found = None
-    if found is None:
+        tokens = None
+    if tokens is None:
         raise ArgumentError(f"A prompt is a text or a list of token numbers, given {ids!r:.80}.")
-    if not found:
+    if not tokens:
         raise ArgumentError("The prompt has no tokens; give some text.")
-    if len(found) > session.capacity:
-        return fit(session, found)
-    return found
+    if len(tokens) > session.capacity:
+        return fit(session, tokens)
+    return tokens
 
 
 def _run(
@@ -361,7 +372,7 @@ def _run(
                 else:
                     active.append(writer)
                     writer.guesser = None if speculator is None else speculator.start(writer.state, writer.slot)
-                yield writer.index, writer.told_of(piece)
+                yield writer.index, writer.with_generation(piece)
         if not active:
             continue
         yield from _decode(session, active, speculator, bool(waiting and free), clock)
@@ -372,11 +383,11 @@ def _run(
 def _decode(
     session: Slots, active: list[_Writer], speculator: Speculator | None, waited: bool, clock: Callable[[], float]
 ) -> Iterator[tuple[int, Piece]]:
-    """One step for all: a token of each, and as many guessed ones more as were right."""
+    """Decode one step for all: yield a token of each, and as many guessed ones more as were right."""
     start, begun = clock(), perf_counter()
     slots, last = [w.slot for w in active], [w.tokens[-1] for w in active]
     held = [len(w.prompt) + len(w.tokens) - 1 for w in active]
-    guesses = guess_tokens(speculator, [w.guesser for w in active], [w.room for w in active])
+    guesses = guess_tokens(speculator, active, lambda w: w.room)
     need = max(w.need for w in active)
     if any(guesses):
         tokens = [[token, *more] for token, more in zip(last, guesses, strict=True)]
@@ -387,35 +398,47 @@ def _decode(
     if speculator is not None:
         speculator.costs.record(sum(map(len, rows)), perf_counter() - begun)
     pieces = [w.take_all(*each) for w, *each in zip(active, rows, guesses, strict=True)]
-    taken = clock() - start
+    seconds = clock() - start
     for w, before, more in zip(active, held, pieces, strict=True):
-        w.decode_s, w.steps = w.decode_s + taken, w.steps + len(more)
+        w.decode_s, w.steps = w.decode_s + seconds, w.steps + len(more)
         if any(guesses):
             session.truncate(w.slot, before + len(more))
-        if speculator is not None and w.guesser is not None:
+        if speculator is not None and speculator.has_guesses and w.guesser is not None:
             speculator.learn(w.guesser, w.state.context.tokens[-len(more) :])
     for w, more in zip(
         active, pieces, strict=True
     ):  # after all were taken: what the reader does cannot disturb the others
         for piece in more:
-            yield w.index, w.told_of(piece)
+            yield w.index, w.with_generation(piece)
+
+
+class Guessing(Protocol):
+    """A sequence that may guess."""
+
+    @property
+    def guesser(self) -> Guesser | None: ...
+
+
+_Sequence = TypeVar("_Sequence", bound=Guessing)
 
 
 def guess_tokens(
-    speculator: Speculator | None, guessers: Sequence[Guesser | None], room: Sequence[int]
+    speculator: Speculator | None, sequences: Sequence[_Sequence], room: Callable[[_Sequence], int]
 ) -> Sequence[Sequence[int]]:
-    """Return the guesses of each sequence that are to be verified in the next step."""
-    known = [g for g in guessers if g is not None]
-    if speculator is None or len(known) < len(guessers):
-        return [()] * len(guessers)
-    return speculator.guess(known, room)
+    """Return the guesses of each sequence that are to be verified in the next step; `room`: how many more one may have."""
+    if speculator is None or speculator.rests():
+        return [()] * len(sequences)
+    known = [s.guesser for s in sequences if s.guesser is not None]
+    if len(known) < len(sequences):
+        return [()] * len(sequences)
+    return speculator.guess(known, [room(s) for s in sequences])
 
 
 def decode(
     session: Slots, slots: Sequence[int], ids: Sequence[int], need: Need, ahead: bool = False
 ) -> Iterable[Array | Bounded | Largest]:
-    """One token more in each slot; of the logits after it what is needed: the less it is, the less is read or brought back. ahead:
-    the same slots will most likely have one more after it."""
+    """Append a token to each slot; return what is needed of the logits after it: the less it is, the less is read or brought back.
+    ahead: the same slots will most likely have one more after it."""
     if need is not Need.LARGEST:
         return session.step(slots, ids) if need is Need.ROW else session.bounded(slots, ids)
     tokens, logits = session.pick(slots, ids, ahead=ahead)
@@ -435,10 +458,10 @@ def _prefill(
         writers.append(writer)
     parts = [w.prompt[w.reused :] for w in writers]
     logits = session.extend_all([w.slot for w in writers], parts)
-    taken = clock() - start
+    seconds = clock() - start
     pieces = []
     for writer, row in zip(writers, logits, strict=True):
-        writer.prefill_s = taken
+        writer.prefill_s = seconds
         pieces.append((writer, writer.take(row)))
         writer.first_s = clock() - writer.begun
     return pieces
@@ -446,15 +469,20 @@ def _prefill(
 
 def _begins_alike(session: Slots, writer: _Writer, other: _Writer) -> bool:
     """Return True if a prompt that is about to be read has a page or more of another one that no slot holds."""
-    shared = min(common(writer.prompt, other.prompt), len(other.prompt) - 1)
+    shared = min(common(writer.prompt, other.prompt), len(other.prompt) - 1) if writer.adapter == other.adapter else 0
     return shared - writer.reused >= PAGE
 
 
 def _place(session: Slots, writer: _Writer, free: set[int]) -> None:
     """Give a writer the free slot that holds most of its prompt; what another slot has more of is copied from there."""
     most = len(writer.prompt) - 1
-    shared = {s: session.reusable(s, min(common(session.tokens(s), writer.prompt), most)) for s in range(session.slots)}
+    same = {s for s in range(session.slots) if session.adapter(s) == writer.adapter}
+    shared = {
+        s: session.reusable(s, min(common(session.tokens(s), writer.prompt), most)) if s in same else 0
+        for s in range(session.slots)
+    }
     writer.slot = max(sorted(free), key=lambda slot: shared[slot])
+    session.use(writer.slot, writer.adapter)
     source = max(shared, key=lambda slot: shared[slot])
     free.remove(writer.slot)
     if shared[source] - shared[writer.slot] >= PAGE:
@@ -470,7 +498,7 @@ def _place(session: Slots, writer: _Writer, free: set[int]) -> None:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How well a model foretells a text. The error is that of the mean over blocks of neighbouring tokens."""
+    """The perplexity of a text under a model. The error is that of the mean over blocks of neighbouring tokens."""
 
     tokens: int  # scored
     windows: int
@@ -488,7 +516,7 @@ class Perplexity:
 
     @property
     def bits_per_byte(self) -> float:
-        """NaN without a tokenizer: tokens alone have no bytes."""
+        """Return the bits per byte of text; NaN without a tokenizer: tokens alone have no bytes."""
         return self.nats * self._bits
 
     @property
@@ -500,20 +528,20 @@ class Perplexity:
         return self.tokens / self.nbytes / math.log(2) if self.nbytes else math.nan
 
     def __str__(self) -> str:
-        def told(value: float, error: float) -> str:
+        def format_value(value: float, error: float) -> str:
             return f"{value:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
 
         many = f"{self.tokens} token{'s' * (self.tokens > 1)} in {self.windows} window{'s' * (self.windows > 1)}"
-        more = f", {told(self.bits_per_byte, self.bits_per_byte_error)} bits per byte" if self.nbytes else ""
+        more = f", {format_value(self.bits_per_byte, self.bits_per_byte_error)} bits per byte" if self.nbytes else ""
         short = "; too short to tell how sure that is" if math.isnan(self.error) else ""
-        return f"perplexity {told(self.value, self.value_error)} over {many}{more}{short}"
+        return f"perplexity {format_value(self.value, self.value_error)} over {many}{more}{short}"
 
 
 def perplexity(
     session: Slots, ids: Sequence[int], *, context: int | None = None, stride: int | None = None, bos: int | None = None,
     tokenizer: Tokenizer | None = None, progress: Callable[[Perplexity], None] | None = None, slot: int = 0,
 ) -> Perplexity:  # fmt: skip
-    """Of a text in windows of `context` tokens (default: what the session holds). Every token is scored once.
+    """Return the perplexity of a text in windows of `context` tokens (default: what the session holds). Every token is scored once.
 
     A window begins `context - stride` tokens before the first it scores, so all but the text's beginning are told with at least
     so many tokens before them; a smaller stride (default: half) costs more and tells more. `bos` is put before every window
@@ -522,7 +550,7 @@ def perplexity(
     ids = [int(i) for i in (ids[1:] if bos is not None and ids[:1] == [bos] else ids)]
     head = [] if bos is None else [bos]
     room, stride = _window(session, len(ids), context, stride, head)
-    found: list[Array] = []
+    logprobs: list[Array] = []
     first = end = 1 - len(head)
     windows = 0
     while end < len(ids):
@@ -530,18 +558,18 @@ def perplexity(
         after = min(end + stride if windows else room, len(ids))
         session.truncate(slot, 0)
         session.extend(slot, [*head, *ids[before:end]])
-        found.append(np.asarray(session.score(slot, ids[end:after]), np.float64))
+        logprobs.append(np.asarray(session.score(slot, ids[end:after]), np.float64))
         end, windows = after, windows + 1
         if progress is not None and end < len(ids):
-            progress(_measured(found, windows, ids[first:end], tokenizer))
-    result = _measured(found, windows, ids[first:], tokenizer)
+            progress(_measured(logprobs, windows, ids[first:end], tokenizer))
+    result = _measured(logprobs, windows, ids[first:], tokenizer)
     if progress is not None:
         progress(result)
     return result
 
 
 def _window(session: Slots, count: int, context: int | None, stride: int | None, head: list[int]) -> tuple[int, int]:
-    """Tokens of the text in a window, and how many of them are scored in all windows but the first."""
+    """Return the tokens of the text in a window, and how many of them are scored in all windows but the first."""
     context = session.capacity if context is None else context
     if isinstance(context, bool) or not isinstance(context, int) or context < 2:
         raise ArgumentError(f"perplexity: context must be 2 tokens or more, given {context!r}.")

@@ -150,14 +150,14 @@ def _candidates(sizes: Mapping[str, int | None]) -> dict[str, tuple[int, str]]:
         split = SPLIT.search(name)
         if path.suffix.lower() != ".gguf" or OTHER_PARTS.search(path.name) or (split and int(split[2]) > 1):
             continue
-        types = {_spelled(found) for found in TYPE.findall(path.stem)}
+        types = {_spelled(spelling) for spelling in TYPE.findall(path.stem)}
         if ternary := [i for i, kind in enumerate(TERNARY) if kind in types]:
             ranked[name] = ternary[0], f"{TERNARY[ternary[0]]} is a ternary type"
         else:
             ranked[name] = len(TERNARY) + 1, f"{', '.join(sorted(types)) or 'another type'}"
     for folder in sorted({str(PurePosixPath(name).parent) for name in sizes}):
-        if found := _tensors_in("" if folder == "." else f"{folder}/", sizes):
-            ranked[found] = (len(TERNARY) if folder == "." else len(TERNARY) + 1), "safetensors with config.json"
+        if main_file := _tensors_in("" if folder == "." else f"{folder}/", sizes):
+            ranked[main_file] = (len(TERNARY) if folder == "." else len(TERNARY) + 1), "safetensors with config.json"
     return ranked
 
 
@@ -173,22 +173,22 @@ def _tensors_in(folder: str, sizes: Mapping[str, int | None]) -> str | None:
         if folder + name in sizes:
             return folder + name
     inside = [name for name in sizes if name.startswith(folder) and "/" not in name[len(folder) :]]
-    found = [n for n in inside if n.endswith(".safetensors") and not OTHER_PARTS.search(n)]
-    return found[0] if len(found) == 1 else None
+    tensor_files = [n for n in inside if n.endswith(".safetensors") and not OTHER_PARTS.search(n)]
+    return tensor_files[0] if len(tensor_files) == 1 else None
 
 
 def _named(file: str, ranked: Mapping[str, Any], sizes: Mapping[str, int | None]) -> Choice:
     """Return the file a user named: by its path, or by a part of its name that no other candidate has."""
     if file in ranked:
         return Choice(file, "the file that was named")
-    found = [name for name in ranked if file.lower() in name.lower()] if file.strip() else []
-    if len(found) == 1:
-        return Choice(found[0], f"the only file with {visible(file)!r} in its name")
+    matches = [name for name in ranked if file.lower() in name.lower()] if file.strip() else []
+    if len(matches) == 1:
+        return Choice(matches[0], f"the only file with {visible(file)!r} in its name")
     if not ranked:
         raise FetchError(f"it has no model file that is read here. {_contents(sizes)}")
-    many = f"{len(found)} files have" if found else "no file has"
+    many = f"{len(matches)} files have" if matches else "no file has"
     hint = nearest(file, ranked)
-    raise FetchError(f"{many} {visible(file)!r} in their name.{hint} {_pick_one(found or list(ranked), sizes)}")
+    raise FetchError(f"{many} {visible(file)!r} in their name.{hint} {_pick_one(matches or list(ranked), sizes)}")
 
 
 def _pick_one(names: Iterable[str], sizes: Mapping[str, int | None]) -> str:
@@ -204,12 +204,12 @@ def _contents(sizes: Mapping[str, int | None]) -> str:
         " Its pickles (.bin, .pt) can run any code and are never read." if {".bin", ".pt", ".pth"} & set(ends) else ""
     )
     parts = " GGUF files in several parts are not read." if any(SPLIT.search(name) for name in sizes) else ""
-    found = (
+    contents = (
         f"{len(sizes)} files: {', '.join(visible(e or 'without an ending') for e in ends[:LISTED])}"
         if sizes
         else "no files"
     )
-    return f"Needed is a .gguf file, or {WEIGHTS} (or {INDEX}) with {CONFIG}; it has {found}.{pickles}{parts}"
+    return f"Needed is a .gguf file, or {WEIGHTS} (or {INDEX}) with {CONFIG}; it has {contents}.{pickles}{parts}"
 
 
 def _amount(size: int | None) -> str:
@@ -341,15 +341,15 @@ class _Request:
         """Return the commit of the revision, and its files with their sizes."""
         with self.asking():
             api = self.hub.HfApi(library_name="tritium")
-            found = api.model_info(
+            info = api.model_info(
                 self.repo, revision=self.revision, files_metadata=True, timeout=self.hub.constants.HF_HUB_ETAG_TIMEOUT
             )
-        files = found.siblings or []
-        if not COMMIT.fullmatch(str(found.sha)) or len(files) > MAX_FILES:
+        files = info.siblings or []
+        if not COMMIT.fullmatch(str(info.sha)) or len(files) > MAX_FILES:
             raise self.failure(
                 f"{self.endpoint} answered with no commit, or more than {MAX_FILES} files; it is no hub of models."
             )
-        return found.sha, {f.rfilename: _counted(f.size) for f in files if _safe(f.rfilename)}
+        return info.sha, {f.rfilename: _counted(f.size) for f in files if _safe(f.rfilename)}
 
     def fetched(self, commit: str, sizes: Mapping[str, int | None]) -> Located:
         """Return the model after downloading what the cache lacks of it."""

@@ -42,7 +42,7 @@ from tritium.models.speculation.speculator import check_draft
 from tritium.models.text import vocabulary as text
 from tritium.models.text.constraints import KINDS, Format, constrain
 from tritium.models.text.tokenizer import Tokenizer
-from tritium.models.weights import Divided, Network, assemble, from_entries, with_copy
+from tritium.models.weights import Divided, Network, assemble, from_entries, read_adapters, with_copy
 from tritium.nn.certified import HeadStatistics
 from tritium.nn.linear import ACTIVATIONS as WORDS
 from tritium.parallel.group import as_group
@@ -92,12 +92,13 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights."""
-        return prepacked.nbytes(self.network)
+        """Return the bytes of all weights."""
+        adapters = self.network.adapters
+        return prepacked.nbytes(self.network) + (0 if adapters is None else adapters.nbytes)
 
     @property
     def head_statistics(self) -> HeadStatistics | None:
-        """How often bounds decided a token, where the head is read through an int8 copy; else None."""
+        """Return how often bounds decided a token, where the head is read through an int8 copy; else None."""
         return None if self.network.certified is None else self.network.certified.statistics
 
     def explain(self) -> str:
@@ -122,15 +123,35 @@ class Model:
         return self.network.device
 
     def to(self, device: Any) -> Model:
-        """The same model on another device, its weights made ready there."""
+        """Return the same model on another device, its weights made ready there."""
         if backends.device(device) is self.device:
             return self
         network = self.network.to(device)
         return Model(self.config, network, name=self.name, source=self._source, kv=self.kv, context=self.context)
 
+    @checked
+    def with_adapters(self, folders: Mapping[str, Any]) -> Model:
+        """Return the same model with adapters of PEFT's folders by name, in the place of any it had; its weights are the same memory.
+
+        A request chooses one by name (`generate(…, adapter="name")`) or none, each text in a batch its own."""
+        network = self.network._replace(adapters=read_adapters(self.network, folders))
+        return Model(self.config, network, name=self.name, source=self._source, kv=self.kv, context=self.context)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Return the names of its adapters."""
+        return () if self.network.adapters is None else self.network.adapters.names
+
+    def check_adapter(self, adapter: Any) -> None:
+        """Raise unless an adapter, or each of several, is None or the name of one of the model's."""
+        for name in [adapter] if isinstance(adapter, str | None) or not isinstance(adapter, Sequence) else adapter:
+            if name is not None and name not in self.adapters:
+                known = ", ".join(self.adapters) or "none: model.with_adapters adds some"
+                raise ArgumentError(f"generate: adapter {name!r:.80} does not exist; this model has {known}.")
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Between text and tokens; read when first asked for."""
+        """Return the tokenizer; it is read when first asked for."""
         path = visible(self._source.path.name)
         try:
             tokenizer = _read_tokenizer(self._source)
@@ -145,9 +166,9 @@ class Model:
         return programs(self.network)
 
     def session(self, slots: int = 1, context: int | None = None) -> Session:
-        """A cache for so many sequences at once, of `context` tokens each (default: as the model was loaded)."""
+        """Return a session with a cache for so many sequences at once, of `context` tokens each (default: as the model was loaded)."""
         kv, context = KV[self.kv], self.context if context is None else context
-        return Session(self.network, self.config, slots=slots, context=context, kv=kv, made=self._programs)
+        return Session(self.network, self.config, slots=slots, context=context, kv=kv, shared_programs=self._programs)
 
     def follow(self) -> bool:
         """Make the calls of rank 0, which leads, until it ends: for the other ranks of a model that `load(parallel=…)` loaded.
@@ -156,7 +177,12 @@ class Model:
 
         def make(slots: int, context: int, kv: int) -> Session:
             return Session(
-                self.network, self.config, slots=slots, context=context, kv=list(KV.values())[kv], made=self._programs
+                self.network,
+                self.config,
+                slots=slots,
+                context=context,
+                kv=list(KV.values())[kv],
+                shared_programs=self._programs,
             )
 
         return divided.calls.follow(make, [program for program in self._programs if program is not None])
@@ -181,14 +207,14 @@ class Model:
 
     @cached_property
     def _own(self) -> Session:
-        """The session of `generate` and `stream`: what it holds of an earlier prompt is not read again."""
+        """Return the session of `generate` and `stream`: what it holds of an earlier prompt is not read again."""
         return self.session()
 
     @contextmanager
-    def _lent(self, given: Session | None) -> Iterator[Session]:
-        """The session given, else the model's own, or a new one while another stream or thread has that."""
-        if given is not None:
-            yield given
+    def _lent(self, session: Session | None) -> Iterator[Session]:
+        """Yield the session given, else the model's own, or a new one while another stream or thread has that."""
+        if session is not None:
+            yield session
             return
         if not self._busy.acquire(blocking=False):
             yield self.session()
@@ -199,14 +225,15 @@ class Model:
             self._busy.release()
 
     def generate(self, prompt: str | Sequence[int] | Sequence[str], **options: Any) -> Any:
-        """The continuation of a prompt (text or tokens) as a `Generation`; of a list of prompts, a list of them, decoded
+        """Return the continuation of a prompt (text or tokens) as a `Generation`; of a list of prompts, a list of them, decoded
         together.
 
         Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; those
         of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …; min_tokens and
         stop_token_ids; and one of schema (JSON schema: a dict, its text or a Pydantic model), regex, grammar (Lark or GBNF) and choice (a
         list of texts), which the text then matches if it ends before max_tokens; speculate (False: guess no tokens) and draft, a
-        smaller model of the same vocabulary that guesses. Guesses change how fast tokens come, and none of them.
+        smaller model of the same vocabulary that guesses. Guesses change how fast tokens come, and none of them. adapter: the name of
+        one of the model's (`with_adapters`); of a list of prompts also a list with one for each, None for none.
         """
         sampler, session, rest = split_options(options, self)
         draft = rest.pop("draft", None)
@@ -225,7 +252,7 @@ class Model:
             return generation.generate(lent, self.tokenizer, self._ids(prompt), sampler=sampler, **rest)
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[generation.Piece]:
-        """As `generate`, piece by piece; the last piece has the whole `generation`."""
+        """Yield what `generate` returns, piece by piece; the last piece has the whole `generation`."""
         sampler, session, rest = split_options(options, self)
         draft = rest.pop("draft", None)
         ids = self._ids(prompt)
@@ -238,7 +265,7 @@ class Model:
         return pieces()
 
     def draft_session(self, session: Session, draft: Model | None) -> Session | None:
-        """The session in which a draft model guesses for a session of this model: it has as many slots, and is kept beside it."""
+        """Return the session in which a draft model guesses for a session of this model: it has as many slots, and is kept beside it."""
         if draft is None:
             return None
         known = self._drafts.get(session)
@@ -249,23 +276,23 @@ class Model:
         return known[1]
 
     def _ids(self, prompt: Any) -> list[int]:
-        """A prompt as tokens; an empty text begins with the token that texts begin with."""
+        """Return a prompt as tokens; an empty text begins with the token that texts begin with."""
         if isinstance(prompt, str):
-            told = self.tokenizer
-            return told.encode(prompt) or ([] if told.bos is None else [told.bos])
+            tokenizer = self.tokenizer
+            return tokenizer.encode(prompt) or ([] if tokenizer.bos is None else [tokenizer.bos])
         if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
             raise ArgumentError(f"A prompt is a text or a list of token numbers, given {prompt!r:.80}.")
         return list(prompt)
 
     def perplexity(self, words: str, **options: Any) -> generation.Perplexity:
-        """How well the model foretells a text; options as of `generation.perplexity`."""
-        told = self.tokenizer
-        ids = told.encode(words, bos=False)
-        return generation.perplexity(self.session(), ids, bos=told.bos, tokenizer=told, **options)
+        """Return the perplexity of a text; options as of `generation.perplexity`."""
+        tokenizer = self.tokenizer
+        ids = tokenizer.encode(words, bos=False)
+        return generation.perplexity(self.session(), ids, bos=tokenizer.bos, tokenizer=tokenizer, **options)
 
     @cached_property
     def recipe(self) -> embeddings.Recipe:
-        """How texts are embedded by the model's files: pooling and prompts; read when first asked for."""
+        """Return how texts are embedded by the model's files: pooling and prompts; read when first asked for."""
         if isinstance(self._source, ModelFile):
             return embeddings.read_recipe(self._source)
         stored = self._source.files.get(embeddings.RECIPE)
@@ -276,7 +303,7 @@ class Model:
         self, texts: str | Sequence[str], *, pooling: str | None = None, normalize: bool = True, batch: int = 16,
         prompt: str | None = None, prompt_name: str | None = None, truncate: bool = False,
     ) -> np.ndarray[Any, np.dtype[np.float32]]:  # fmt: skip
-        """The vectors of texts, f32 [n, hidden_size], the same alone and in a batch; of one text, [hidden_size].
+        """Return the vectors of texts, f32 [n, hidden_size], the same alone and in a batch; of one text, [hidden_size].
 
         pooling: "last", "mean" or "cls" of the hidden states after the final norm (default: as the model's files say, see `recipe`).
         normalize: to length 1. batch: most texts in one program. prompt: a text before each of them, or prompt_name: one of the
@@ -291,6 +318,8 @@ class Model:
         """Write a prepacked file: weights as this machine's kernels read them, mapped at once the next time."""
         if self.network.divided is not None:
             raise ArgumentError("save: each process has a part of this model; load it without parallel= to save it.")
+        if self.adapters:
+            raise ArgumentError("save: a prepacked file has no place for adapters; save the model that has none.")
         if self.device.type != "cpu":
             raise DeviceError(
                 f"save: the model is on {self.device}; bring it to the CPU first: model.to('cpu').save(…)."
@@ -308,15 +337,15 @@ TEXT = frozenset({*KINDS, "min_tokens", "stop_token_ids"})  # what needs the voc
 
 
 def split_options(options: dict[str, Any], model: Model) -> tuple[Sampler, Session | None, dict[str, Any]]:
-    """How to pick, where to run, and the other options, checked; a ready `sampler` is taken as it is."""
+    """Return the sampler, the session and the other options, checked; a ready `sampler` is taken as it is."""
     picked = {k: v for k, v in options.items() if k in SAMPLING}
     rest = {k: v for k, v in options.items() if k not in SAMPLING and k not in TEXT}
-    known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos", "speculate", "draft"}
+    known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos", "speculate", "draft", "adapter"}
     for name in rest:
         if name not in known:
             raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING | TEXT)}")
-    given = rest.pop("sampler", None)
-    if given is not None and picked:
+    sampler = rest.pop("sampler", None)
+    if sampler is not None and picked:
         raise ArgumentError(f"generate: a sampler was given, so {', '.join(picked)} must be said there.")
     session = rest.pop("session", None)
     if not isinstance(session, Session | None):
@@ -325,9 +354,10 @@ def split_options(options: dict[str, Any], model: Model) -> tuple[Sampler, Sessi
         raise ArgumentError(f"generate: draft must be a model that tritium.load gave, given {rest['draft']!r:.80}.")
     if not isinstance(rest.get("speculate"), bool | None):
         raise ArgumentError(f"generate: speculate must be True, False or None, given {rest['speculate']!r:.80}.")
-    generation.check_options(**{k: v for k, v in rest.items() if k not in ("draft", "speculate")})
+    generation.check_options(**{k: v for k, v in rest.items() if k not in ("draft", "speculate", "adapter")})
+    model.check_adapter(rest.get("adapter"))
     rest |= _text_options({k: v for k, v in options.items() if k in TEXT and v is not None}, model, rest)
-    return given or Sampler(**picked), session, rest
+    return sampler or Sampler(**picked), session, rest
 
 
 def _text_options(options: dict[str, Any], model: Model, rest: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,46 +378,50 @@ def _text_options(options: dict[str, Any], model: Model, rest: Mapping[str, Any]
     return {"stop_tokens": ids, "constrain": constrain(tokenizer, form, least=least, ends=every)}
 
 
-def without_weights(found: ModelFile) -> ModelFile:
+def without_weights(model_file: ModelFile) -> ModelFile:
     """Return an opened model with its texts alone, copied: the tokenizer is made later, when the file may have changed."""
-    if found.gguf is None:
-        return replace(found, entries={})  # its tokenizer is in files of its own
-    values = {k: replace(v, raw=memoryview(bytes(v.raw))) for k, v in found.gguf.metadata.values_by_key.items()}
+    if model_file.gguf is None:
+        return replace(model_file, entries={})  # its tokenizer is in files of its own
+    values = {k: replace(v, raw=memoryview(bytes(v.raw))) for k, v in model_file.gguf.metadata.values_by_key.items()}
     metadata = gguf.Metadata(values)
-    texts = replace(found.gguf, view=memoryview(b""), metadata=metadata, tensors={})
-    return replace(found, entries={}, metadata=metadata, gguf=texts)
+    texts = replace(model_file.gguf, view=memoryview(b""), metadata=metadata, tensors={})
+    return replace(model_file, entries={}, metadata=metadata, gguf=texts)
 
 
-def text_files(found: ModelFile) -> dict[str, bytes]:
-    """What the tokenizer and the recipe of embeddings are made of, to be kept beside the weights."""
-    recipe = embeddings.read_recipe(found)
-    kept = {} if recipe == embeddings.Recipe() else {embeddings.RECIPE: recipe.as_json()}
-    return kept | _tokenizer_files(found)
+def text_files(model_file: ModelFile) -> dict[str, bytes]:
+    """Return the files of the tokenizer and the recipe of embeddings, to be kept beside the weights."""
+    recipe = embeddings.read_recipe(model_file)
+    sides = {} if recipe == embeddings.Recipe() else {embeddings.RECIPE: recipe.as_json()}
+    return sides | _tokenizer_files(model_file)
 
 
-def _tokenizer_files(found: ModelFile) -> dict[str, bytes]:
-    if found.gguf is not None:
-        kept = {k: v.raw for k, v in found.gguf.metadata.values_by_key.items() if k.startswith("tokenizer.")}
+def _tokenizer_files(model_file: ModelFile) -> dict[str, bytes]:
+    if model_file.gguf is not None:
+        values = {k: v.raw for k, v in model_file.gguf.metadata.values_by_key.items() if k.startswith("tokenizer.")}
         file = BytesIO()
-        gguf.write(file, kept, [])
+        gguf.write(file, values, [])
         return {TOKENIZER: file.getvalue()}
-    return {n: (found.folder / n).read_bytes() for n in FILES if (found.folder / n).is_file()}
+    return {n: (model_file.folder / n).read_bytes() for n in FILES if (model_file.folder / n).is_file()}
 
 
-def _read_tokenizer(found: ModelFile | Prepacked) -> Tokenizer:
-    if isinstance(found, ModelFile):
-        return text.from_gguf(found.metadata) if found.gguf else text.from_folder(found.folder, found.config)
-    return _unpacked_tokenizer(found)
+def _read_tokenizer(model_file: ModelFile | Prepacked) -> Tokenizer:
+    if isinstance(model_file, ModelFile):
+        return (
+            text.from_gguf(model_file.metadata)
+            if model_file.gguf
+            else text.from_folder(model_file.folder, model_file.config)
+        )
+    return _unpacked_tokenizer(model_file)
 
 
-def _unpacked_tokenizer(found: Prepacked) -> Tokenizer:
-    sides = found.files
+def _unpacked_tokenizer(file: Prepacked) -> Tokenizer:
+    sides = file.files
     if TOKENIZER in sides:
         return text.from_gguf(gguf.parse(sides[TOKENIZER]).metadata)
     with TemporaryDirectory() as folder:
         for name in set(sides) & set(FILES):
             (Path(folder) / name).write_bytes(sides[name])
-        return text.from_folder(folder, {"bos_token_id": found.config.bos, "eos_token_id": list(found.config.eos)})
+        return text.from_folder(folder, {"bos_token_id": file.config.bos, "eos_token_id": list(file.config.eos)})
 
 
 @checked
@@ -406,7 +440,7 @@ def load(
     activations: str | None = None, certified: bool | None = None, parallel: Any = None,
     revision: str | None = None, file: str | None = None, offline: bool | None = None,
 ) -> Model:  # fmt: skip
-    """A model from a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or by its name owner/repo on
+    """Load a model from a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or by its name owner/repo on
     the Hugging Face hub; without a path, the small one in the package.
 
     head: how the product with the vocabulary is kept: "f32", "f16", "bf16" or "int8" (a scale for each word); None: as in the
@@ -444,61 +478,61 @@ def load(
             "activations": activations,
             "certified": certified,
         }
-        made = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context, mmap)
-        return made.to(there)
-    found = io.open(path, variant=variant, ternarise=ternarise, mmap=mmap)
-    config = read_config(found)
+        model = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context, mmap)
+        return model.to(there)
+    model_file = io.open(path, variant=variant, ternarise=ternarise, mmap=mmap)
+    config = read_config(model_file)
     source = from_entries(
-        found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations,
+        model_file.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations,
         rounded=ternarise, group=group,
     )  # fmt: skip
     network = assemble(config, source, context, group).to(there)
     network = with_copy(network, certified)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
-    for entry in found.entries.values():
+    for entry in model_file.entries.values():
         forget(entry.raw())
     if group is not None:
         group.wait_for_all()
-    return Model(config, network, name=name, source=without_weights(found), kv=kv, context=context)
+    return Model(config, network, name=name, source=without_weights(model_file), kv=kv, context=context)
 
 
 def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None, mapped: bool) -> Model:
-    found = Prepacked(path, mapped)
+    file = Prepacked(path, mapped)
     for name, value in chosen.items():
         raise ArgumentError(
             f"load: {visible(path.name)} is prepacked: {name}={value!r} is chosen when it is written, not when it is loaded."
         )
-    _ = found.files  # copied now: the tokenizer is made later, when the file may have changed
+    _ = file.files  # copied now: the tokenizer is made later, when the file may have changed
     return Model(
-        found.config,
-        found.with_copy(assemble(found.config, found.source(), context)),
-        name=found.name,
-        source=found,
+        file.config,
+        file.with_copy(assemble(file.config, file.source(), context)),
+        name=file.name,
+        source=file,
         kv=kv,
         context=context,
     )
 
 
-def read_config(found: ModelFile) -> Config:
-    """The configuration of an opened model, of either world."""
-    found.check()
-    if found.container == "safetensors":
-        if not found.config:
-            raise fault(visible(found.path.name), "no config.json beside it", "the model's own", "Put it there.")
-        return Config.from_hf(_with_norms(found.config, found.named))
-    if found.arch is None:
-        raise FormatError(f"{visible(found.path.name)}: {found.beliefs[0]}. Such a model cannot be run here.")
-    entries = found.named
-    said = config_from_gguf(found.metadata, found.arch, tied="lm_head.weight" not in entries)
+def read_config(model_file: ModelFile) -> Config:
+    """Return the configuration of an opened model: of safetensors or of GGUF."""
+    model_file.check()
+    if model_file.container == "safetensors":
+        if not model_file.config:
+            raise fault(visible(model_file.path.name), "no config.json beside it", "the model's own", "Put it there.")
+        return Config.from_hf(_with_norms(model_file.config, model_file.named))
+    if model_file.arch is None:
+        raise FormatError(f"{visible(model_file.path.name)}: {model_file.beliefs[0]}. Such a model cannot be run here.")
+    entries = model_file.named
+    config = config_from_gguf(model_file.metadata, model_file.arch, tied="lm_head.weight" not in entries)
     table = entries.get("model.embed_tokens.weight")
     if table is not None and len(table.shape) == 2:
-        said.setdefault("vocab_size", table.shape[0])
+        config.setdefault("vocab_size", table.shape[0])
     if "rope_freqs" in entries:  # what scaled RoPE divides each frequency by
-        said["rope_scaling"] = {"rope_type": "factors", "factors": entries["rope_freqs"].float32().tolist()}
+        config["rope_scaling"] = {"rope_type": "factors", "factors": entries["rope_freqs"].float32().tolist()}
     for kind in ("long", "short"):  # what LongRoPE divides by in long and in short contexts
-        if f"rope_factors_{kind}" in entries and isinstance(said.get("rope_scaling"), dict):
-            said["rope_scaling"][f"{kind}_factor"] = entries[f"rope_factors_{kind}"].float32().tolist()
-    return Config.from_hf(_with_norms(said, entries))
+        if f"rope_factors_{kind}" in entries and isinstance(config.get("rope_scaling"), dict):
+            config["rope_scaling"][f"{kind}_factor"] = entries[f"rope_factors_{kind}"].float32().tolist()
+    return Config.from_hf(_with_norms(config, entries))
 
 
 def _with_norms(config: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Part(NamedTuple):
     order: Order | None = None  # of the rows that are taken; None: all as they are
 
     @property
-    def taken(self) -> int:
+    def selected_rows(self) -> int:
+        """Return the number of rows that belong to the product."""
         return self.rows if self.order is None else len(self.order)
 
 
@@ -43,7 +44,7 @@ class Product(NamedTuple):
 
     @property
     def rows(self) -> int:
-        return sum(part.taken for part in self.parts)
+        return sum(part.selected_rows for part in self.parts)
 
 
 class Plain(NamedTuple):
@@ -89,15 +90,15 @@ def layer_parts(layer: Layer, description: Description, hidden_size: int) -> Lay
 
 def take_rows(products: tuple[Product, ...], rows: Order) -> tuple[Product, ...]:
     """Return products with some of their rows, counted over all of them."""
-    taken, start = [], 0
+    selection, start = [], 0
     for product in products:
         matrices = []
         for part in product.parts:
-            own = rows[(rows >= start) & (rows < start + part.taken)] - start
-            start += part.taken
+            own = rows[(rows >= start) & (rows < start + part.selected_rows)] - start
+            start += part.selected_rows
             matrices.append(part._replace(order=own if part.order is None else part.order[own]))
-        taken.append(product._replace(parts=tuple(matrices)))
-    return tuple(taken)
+        selection.append(product._replace(parts=tuple(matrices)))
+    return tuple(selection)
 
 
 def _attention(a: Attention, hidden_size: int, parts: LayerParts, norms: bool) -> None:

@@ -53,7 +53,7 @@ SCALES = {t.name: np.dtype(t.numpy) for t in quant.SCALE_DTYPES}
 
 
 def is_prepacked(view: memoryview | bytes) -> bool:
-    """Whether the bytes of a file are one of ours, by the first words of its header."""
+    """Return True if the bytes of a file are one of ours, by the first words of its header."""
     return b'"__metadata__":{"format":"tritium"' in bytes(view[8:64])
 
 
@@ -104,7 +104,7 @@ def plain(network: Network) -> dict[str, Tensor]:
 
 
 def nbytes(network: Network) -> int:
-    """Bytes of all weights."""
+    """Return the bytes of all weights."""
     products: list[Any] = [*linears(network).values(), *experts(network).values()]
     copy = 0 if network.certified is None else network.certified.nbytes
     return sum(p.nbytes for p in (*products, *plain(network).values())) + copy
@@ -115,7 +115,7 @@ def save(
     progress: Progress | None = None,
 ) -> Path:  # fmt: skip
     """Write the file; it appears whole or not at all."""
-    about: dict[str, Any] = {}
+    descriptions: dict[str, Any] = {}
     pieces: list[Piece] = []
     layers = linears(network)
     weights: dict[str, Any] = {key: layer.weight for key, layer in layers.items()}
@@ -124,19 +124,19 @@ def save(
         weights[COPY] = certified.copy.weight
         tensors |= {COPY_ERROR: certified.error, COPY_NORM: certified.norm}
     for key, w in (weights | experts(network)).items():
-        about[key] = {
+        descriptions[key] = {
             "dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group, "scale": w.scale.dtype.name,
             "activations": layers[key].activations if key in layers else "token",
         }  # fmt: skip
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
         pieces.append(_piece(f"{key}.scale", host(w.scale)))
     for key, t in tensors.items():
-        about[key] = {"dtype": t.dtype.name, "shape": list(t.shape)}
+        descriptions[key] = {"dtype": t.dtype.name, "shape": list(t.shape)}
         pieces.append(_piece(f"{key}.weight", host(t.contiguous())))
     pieces += [_piece(FILE + side, np.frombuffer(data, np.uint8)) for side, data in files.items()]
     pieces.sort(key=lambda p: p.nbytes % 64 != 0)  # whole cache lines first: they stay aligned
     metadata = {
-        "format": FORMAT, "version": VERSION, "name": name, "config": json.dumps(config.as_dict()), "weights": json.dumps(about),
+        "format": FORMAT, "version": VERSION, "name": name, "config": json.dumps(config.as_dict()), "weights": json.dumps(descriptions),
     }  # fmt: skip
     with appearing(path, folder=False, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
         safetensors.write(file, metadata, pieces, progress=progress, total=sum(p.nbytes for p in pieces))
@@ -156,30 +156,30 @@ class Prepacked:
 
     def __init__(self, path: Path, mapped: bool = True) -> None:
         self.path, self._file = path, safetensors.parse(map_file(path, mapped))
-        said = self._file.metadata
-        if said.get("format") != FORMAT or said.get("version") != VERSION:
-            found = f"format {visible(said.get('format', 'none'))!r}, version {visible(said.get('version', 'none'))!r}"
+        metadata = self._file.metadata
+        if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+            actual = f"format {visible(metadata.get('format', 'none'))!r}, version {visible(metadata.get('version', 'none'))!r}"
             remedy = "Write it again from the original with this version: tritium prepack MODEL OUT."
-            raise fault(visible(path.name), found, f"format {FORMAT!r}, version {VERSION}", remedy)
-        self.name = visible(said.get("name", path.stem))
+            raise fault(visible(path.name), actual, f"format {FORMAT!r}, version {VERSION}", remedy)
+        self.name = visible(metadata.get("name", path.stem))
         self.config = Config.from_dict(self._json("config"))
-        self._about = self._json("weights")
-        if unknown := sorted(set(self._about) - set(names_in_prepacked(self.config))):
+        self._descriptions = self._json("weights")
+        if unknown := sorted(set(self._descriptions) - set(names_in_prepacked(self.config))):
             listed = ", ".join(map(visible, unknown[:4]))
             raise fault(visible(path.name), f"weights that its configuration has no place for: {listed}", "none")
 
     def _json(self, key: str) -> dict[str, Any]:
         try:
-            found = json.loads(self._file.metadata.get(key, ""))
+            value = json.loads(self._file.metadata.get(key, ""))
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            value = None
+        if not isinstance(value, dict):
             raise fault(f"{visible(self.path.name)}, {key}", "no JSON object", "what this format keeps there")
-        return found
+        return value
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """Side files by name, copied out of the mapping."""
+        """Return the side files by name, copied out of the mapping."""
         return {
             name.removeprefix(FILE): bytes(self._file.data(name))
             for name in self._file.tensors
@@ -187,19 +187,21 @@ class Prepacked:
         }
 
     def tensor(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """A weight on the memory of the file."""
-        about = self._about.get(key)
+        """Return a weight on the memory of the file."""
+        description = self._descriptions.get(key)
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         if (
-            not isinstance(about, dict)
-            or str(about.get("dtype")) not in KINDS
-            or not isinstance(about.get("shape"), list)
+            not isinstance(description, dict)
+            or str(description.get("dtype")) not in KINDS
+            or not isinstance(description.get("shape"), list)
         ):
             raise fault(where, "no dtype and shape", "both")
-        found = tuple(about["shape"])
-        if not all(isinstance(n, int) and 0 <= n <= 1 << 32 for n in found) or (shape is not None and found != shape):
-            raise fault(where, f"shape {visible(str(list(found)))}", f"{list(shape or ())} by the configuration")
-        return self._mapped(f"{key}.weight", Spec(found, KINDS[about["dtype"]]), where)
+        stored_shape = tuple(description["shape"])
+        if not all(isinstance(n, int) and 0 <= n <= 1 << 32 for n in stored_shape) or (
+            shape is not None and stored_shape != shape
+        ):
+            raise fault(where, f"shape {visible(str(list(stored_shape)))}", f"{list(shape or ())} by the configuration")
+        return self._mapped(f"{key}.weight", Spec(stored_shape, KINDS[description["dtype"]]), where)
 
     def _mapped(self, name: str, spec: Spec, where: str) -> Tensor:
         raw = np.frombuffer(self._file.data(name), np.uint8) if name in self._file.tensors else None
@@ -211,7 +213,7 @@ class Prepacked:
         return Tensor(seen.storage, spec.dtype, spec.shape, spec.strides, 0)
 
     def source(self) -> Source:
-        """The weights as a network wants them."""
+        """Return the weights as a network needs them."""
 
         def linear(p: Product, norm: Tensor | None) -> QuantLinear:
             return self._linear(p.name, (p.rows, p.columns), norm)
@@ -232,13 +234,15 @@ class Prepacked:
             return self._linear(key, shape) if self._is_scaled(key) else self.tensor(key, shape)
 
         table = stored(EMBEDDING)
-        return Source(linear, plain, lambda: table, lambda: stored(HEAD) if HEAD in self._about else table, experts)
+        return Source(
+            linear, plain, lambda: table, lambda: stored(HEAD) if HEAD in self._descriptions else table, experts
+        )
 
     def with_copy(self, network: Network) -> Network:
         """Return the network with the int8 copy of its head, where the file has one."""
         table, rows = network.head.weight, (self.config.vocab_size,)
         reason = refusal(table, 0)
-        if reason or COPY not in self._about:
+        if reason or COPY not in self._descriptions:
             return network._replace(
                 uncertified=reason or "the prepacked file has no int8 copy; write it again to have one"
             )
@@ -257,18 +261,18 @@ class Prepacked:
 
     def _is_scaled(self, key: str) -> bool:
         """Return True if a weight is integers with scales."""
-        about = self._about.get(key)
-        return isinstance(about, dict) and "group" in about
+        description = self._descriptions.get(key)
+        return isinstance(description, dict) and "group" in description
 
     def _scaled(self, key: str, shape: tuple[int, ...]) -> tuple[Tensor, np.ndarray[Any, Any], int, str]:
         """Return the integers of a weight, its scales in one row, the columns that share one (0: a row or all do), and how
         activations are quantised."""
         data = self.tensor(key, shape)
         where = f"{visible(self.path.name)}, weight {visible(key)!r}"
-        group = self._about[key].get("group", 0)
+        group = self._descriptions[key].get("group", 0)
         raw = self._file.tensors.get(f"{key}.scale")
-        kind = SCALES.get(str(self._about[key].get("scale", "f32")))
-        activations = self._about[key].get("activations", "token")
+        kind = SCALES.get(str(self._descriptions[key].get("scale", "f32")))
+        activations = self._descriptions[key].get("activations", "token")
         sized = kind is not None and isinstance(group, int) and group >= 0
         if raw is None or kind is None or not sized or raw.nbytes not in _scale_sizes(shape, group, kind.itemsize):
             raise fault(

@@ -1,4 +1,4 @@
-"""Which token comes next: one row of logits in, one token id out. Where nothing but the largest logit counts, that will do.
+"""Sampling: one row of logits in, the id of the next token out. Where nothing but the largest logit counts, that will do.
 
 Knows nothing of models, text or caches. The order of work is fixed:
 
@@ -45,7 +45,7 @@ Processor = Callable[[Array, Context], Array]  # gives new logits; must not writ
 
 
 class Logprobs(NamedTuple):
-    """What the model itself thought of a token, before penalties and temperature: natural logarithms."""
+    """The log-probability of a token by the model itself, before penalties and temperature: natural logarithms."""
 
     token: int
     logprob: float
@@ -60,7 +60,7 @@ class Largest(NamedTuple):
 
 
 class Need(IntEnum):
-    """What a token is picked from, least first."""
+    """The data that a token is picked from, least first."""
 
     LARGEST = 0  # the largest logit and its token
     BOUNDS = 1  # bounds on all logits, and those of few tokens
@@ -68,7 +68,7 @@ class Need(IntEnum):
 
 
 class Constraint(Protocol):
-    """Which tokens one sequence may continue with: asked before every pick, whatever the sampler and the device.
+    """The tokens that one sequence may continue with: asked before every pick, whatever the sampler and the device.
 
     A `State` holds its own. `rollback` undoes the last calls of `advance`, for tokens that were guessed and not accepted.
     """
@@ -89,7 +89,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """How tokens are picked. The default is greedy: the largest logit, the lowest id among equals.
+    """Options by which tokens are picked. The default is greedy: the largest logit, the lowest id among equals.
 
     Typical-p keeps the tokens whose surprise is nearest to the mean, up to a total probability. Repetition looks at the last
     `repetition_window` tokens, prompt included (0: all of them). Frequency and presence count generated tokens only. Without
@@ -127,22 +127,22 @@ class Sampler:
         _check_bias(self.logit_bias)
 
     def start(self, prompt: Iterable[int] = (), *, stream: int = 0, constraints: Iterable[Constraint] = ()) -> State:
-        """The state of one sequence. Sequences that share a seed differ by their `stream`. Of `constraints` that together
+        """Return the state of one sequence. Sequences that share a seed differ by their `stream`. Of `constraints` that together
         allow no token the later ones give way."""
         tokens = [int(t) for t in prompt]
         seed = secrets.randbits(63) if self.seed is None else int(self.seed)
         return State(self, Context(tokens, len(tokens)), seed, stream, tuple(constraints))
 
     def steps(self) -> list[Processor]:
-        """What is done to logits before one is picked, in order."""
-        found: list[Processor] = []
+        """Return the processors that logits pass through before one is picked, in order."""
+        steps: list[Processor] = []
         if self.repetition_penalty != 1:
-            found.append(repetition(self.repetition_penalty, self.repetition_window))
+            steps.append(repetition(self.repetition_penalty, self.repetition_window))
         if self.frequency_penalty or self.presence_penalty:
-            found.append(counts(self.frequency_penalty, self.presence_penalty))
+            steps.append(counts(self.frequency_penalty, self.presence_penalty))
         if self.logit_bias:
-            found.append(bias(self.logit_bias))
-        return [*found, *self.processors]
+            steps.append(bias(self.logit_bias))
+        return [*steps, *self.processors]
 
 
 _RANGES = {
@@ -159,12 +159,12 @@ _RANGES = {
 _WHOLE = {"top_k", "repetition_window"}
 
 
-def _check_bias(given: Mapping[int, float] | None) -> None:
-    if given is None:
+def _check_bias(logit_bias: Mapping[int, float] | None) -> None:
+    if logit_bias is None:
         return
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"logit_bias must be a mapping of token id to number, given {type(given).__name__}.")
-    for token, value in given.items():
+    if not isinstance(logit_bias, Mapping):
+        raise ArgumentError(f"logit_bias must be a mapping of token id to number, given {type(logit_bias).__name__}.")
+    for token, value in logit_bias.items():
         known = isinstance(token, (int, np.integer)) and not isinstance(token, bool) and token >= 0
         if not known or not isinstance(value, (int, float)) or math.isnan(value) or value == math.inf:
             raise ArgumentError(
@@ -173,7 +173,7 @@ def _check_bias(given: Mapping[int, float] | None) -> None:
 
 
 class Mark(NamedTuple):
-    """Where a sequence was: its tokens, and its random numbers where it has any."""
+    """An earlier position of a sequence: the number of its tokens, and its random numbers where it has any."""
 
     length: int
     bits: Any
@@ -202,7 +202,7 @@ class State:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether more than the largest logit counts."""
+        """Return True if more than the largest logit counts."""
         return self.need is not Need.LARGEST
 
     @property
@@ -237,7 +237,7 @@ class State:
         return common
 
     def pick(self, logits: Any) -> int:
-        """The next token, which joins the context. Instead of a row a `Bounded` is taken where `need` is BOUNDS or less, and a
+        """Pick the next token, which joins the context. Instead of a row a `Bounded` is taken where `need` is BOUNDS or less, and a
         `Largest` where it is LARGEST."""
         if isinstance(logits, Largest):
             return self._accept(logits)
@@ -274,13 +274,13 @@ class State:
         self.context.tokens.append(token)
         return token
 
-    def _processed(self, given: Array) -> Array:
-        row = given
+    def _processed(self, logits: Array) -> Array:
+        row = logits
         for step in self._steps:
             row = step(row, self.context)
-        if self._steps and (not isinstance(row, np.ndarray) or row.shape != given.shape):
+        if self._steps and (not isinstance(row, np.ndarray) or row.shape != logits.shape):
             raise ArgumentError(
-                f"sampling: a logits processor gave {_told(row)}, needed an array of shape {given.shape}."
+                f"sampling: a logits processor gave {_describe(row)}, needed an array of shape {logits.shape}."
             )
         return row
 
@@ -301,7 +301,7 @@ class State:
             place = int(row.argmax())
             _check(float(row[place]), row)
             return place
-        places = kept(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p, typical_p=s.typical_p)
+        places = filter_tokens(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p, typical_p=s.typical_p)
         noise = self._noise(seed, row.size) if tokens is None else self._noise(seed, count)[tokens]
         if places is None:
             return draw(row, s.temperature, noise)
@@ -370,17 +370,17 @@ class State:
         ids.update(s.logit_bias or ())
         return np.fromiter(sorted(ids), np.int64, len(ids))
 
-    def _accept(self, found: Largest) -> int:
+    def _accept(self, best: Largest) -> int:
         if self.needs_logits:
             raise ArgumentError(
                 "sampling: the largest logit alone was given, but this sampler needs them all (needs_logits); give pick() the row."
             )
-        _check(found.logit, found.token)
+        _check(best.logit, best.token)
         self._logits = None
-        return self._append(found.token)
+        return self._append(best.token)
 
     def logprobs(self, top: int = 0) -> Logprobs:
-        """Of the token picked last; to be asked before the logits it came from are written over."""
+        """Return the log-probabilities of the token picked last; to be asked before the logits it came from are written over."""
         if self._logits is None:
             raise ArgumentError(
                 "sampling: logprobs() needs the row of logits that a token was picked from; call pick() with it."
@@ -392,7 +392,7 @@ class State:
 
 
 def repetition(penalty: float, window: int = 64) -> Processor:
-    """Tokens seen lately become less likely: positive logits are divided by `penalty`, negative ones multiplied."""
+    """Return a processor that makes tokens seen lately less likely: positive logits are divided by `penalty`, negative ones multiplied."""
 
     def step(logits: Array, context: Context) -> Array:
         ids = _ids(set(_recent(context, window)), logits, "repetition_penalty")
@@ -408,7 +408,7 @@ def _recent(context: Context, window: int) -> list[int]:
 
 
 def counts(frequency: float, presence: float) -> Processor:
-    """Generated tokens lose `frequency` for each time they came and `presence` once."""
+    """Return a processor that subtracts from generated tokens `frequency` for each time they came and `presence` once."""
 
     def step(logits: Array, context: Context) -> Array:
         seen = Counter(context.generated)
@@ -421,7 +421,7 @@ def counts(frequency: float, presence: float) -> Processor:
 
 
 def bias(values: Mapping[int, float]) -> Processor:
-    """Adds a number to the logits of some tokens; -inf forbids them."""
+    """Return a processor that adds a number to the logits of some tokens; -inf forbids them."""
 
     def step(logits: Array, context: Context) -> Array:
         ids = _ids(values, logits, "logit_bias")
@@ -452,19 +452,19 @@ def candidates(
     min_p: float = 0.0,
     typical_p: float = 1.0,
 ) -> tuple[Array, Array]:
-    """The tokens that may be drawn and their probabilities, summing to 1.
+    """Return the tokens that may be drawn and their probabilities, summing to 1.
 
     Top-k keeps the k largest; typical-p the fewest of those whose mass reaches p of theirs, the nearest to their mean surprise
     first; top-p the fewest whose mass reaches p, the likeliest first; min-p those at least p times as likely as the likeliest. At
     least one stays; among equals the lower id. Likeliest first where top-k or top-p cut.
     """
     row = _row(logits)
-    ids = kept(row, temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical_p=typical_p)
+    ids = filter_tokens(row, temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical_p=typical_p)
     weights = _weights(row if ids is None else row[ids], float(row.max()), temperature)
     return np.arange(row.size) if ids is None else ids, weights / weights.sum()
 
 
-def kept(
+def filter_tokens(
     row: Array, temperature: float, *, top_k: int, top_p: float, min_p: float, typical_p: float = 1.0
 ) -> Array | None:
     """Return the tokens that may be drawn, as `candidates` does; None where they are all."""
@@ -500,7 +500,7 @@ def _weights(row: Array, best: float, temperature: float) -> Array:
 
 
 def largest(row: Array, k: int) -> Array:
-    """The ids of the k largest, largest first, among equals the lowest ids."""
+    """Return the ids of the k largest, largest first, among equals the lowest ids."""
     least = np.partition(row, row.size - k)[row.size - k]
     above = np.flatnonzero(row > least)
     ids = np.concatenate([above, np.flatnonzero(row == least)[: k - above.size]])
@@ -519,7 +519,7 @@ def _typical(weights: Array, p: float) -> Array:
 
 
 def _nucleus(weights: Array, p: float) -> int:
-    """How many of the largest weights reach p of the sum."""
+    """Return how many of the largest weights reach p of the sum."""
     need = p * weights.sum()
     near = weights
     for least in NEAR:
@@ -532,7 +532,7 @@ def _nucleus(weights: Array, p: float) -> int:
 
 
 def logprobs(logits: Any, token: int, top: int = 0) -> Logprobs:
-    """The logarithm of the probability of `token` and of the `top` likeliest tokens."""
+    """Return the logarithm of the probability of `token` and of the `top` likeliest tokens."""
     row = _row(logits)
     best = _check(float(row.max()), row)
     total = best + math.log(float(np.exp(row - np.float32(best)).sum(dtype=np.float64)))
@@ -555,9 +555,9 @@ def _sized(mask: Array, count: int) -> Array:
     return mask[:count] if mask.size >= count else np.concatenate([mask, np.zeros(count - mask.size, bool)])
 
 
-def _check(best: float, found: Array | int) -> float:
-    """The largest logit must be a number: NaN and +inf come to the top of max and argmax. It was found in a row, of which no
-    more may be known than its token."""
+def _check(best: float, source: Array | int) -> float:
+    """Return the largest logit; raise unless it is a number: NaN and +inf come to the top of max and argmax. source: the row it is
+    from, or its token where no more is known."""
     if math.isfinite(best):
         return best
     if best == -math.inf:
@@ -565,16 +565,16 @@ def _check(best: float, found: Array | int) -> float:
             "sampling: every token is forbidden (all logits are -inf); loosen logit_bias, the constraints or the logits processors."
         )
     raise ArgumentError(
-        f"sampling: {_wrong(found)}; finite numbers or -inf are needed. The weights or a logits processor are at fault."
+        f"sampling: {_wrong(source)}; finite numbers or -inf are needed. The weights or a logits processor are at fault."
     )
 
 
-def _wrong(found: Array | int) -> str:
-    if isinstance(found, int):
-        return f"some logits are NaN or +inf, that of token {found} among them"
-    wrong = np.flatnonzero(~np.isfinite(found) & ~np.isneginf(found))
-    return f"{wrong.size} of {found.size} logits are NaN or +inf, the first of token {wrong[0]}"
+def _wrong(source: Array | int) -> str:
+    if isinstance(source, int):
+        return f"some logits are NaN or +inf, that of token {source} among them"
+    wrong = np.flatnonzero(~np.isfinite(source) & ~np.isneginf(source))
+    return f"{wrong.size} of {source.size} logits are NaN or +inf, the first of token {wrong[0]}"
 
 
-def _told(given: Any) -> str:
-    return f"an array of shape {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+def _describe(value: Any) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

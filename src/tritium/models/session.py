@@ -78,20 +78,22 @@ class Picked(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """A step that was begun before it was asked for: of which slots, with which tokens, and what it will tell."""
+    """A step that was begun before it was asked for: its slots, its tokens, and a function that waits for its result."""
 
     slots: list[int]
     ids: list[int]
-    told: Callable[[], np.ndarray[Any, Any]]
+    result: Callable[[], np.ndarray[Any, Any]]
 
 
 def programs(network: Network) -> Programs:
-    """The functions of a network; nothing is compiled yet."""
+    """Return the functions of a network; nothing is compiled yet."""
 
     def body(ids: Tensor, places: Tensor, angles: list[Angles], caches: tuple[Tensor, ...]) -> Tensor:
         x = network.embedding(ids)
-        rest = iter(caches)
-        for block in network.blocks:
+        rest, blocks = iter(caches), list(network.blocks)
+        if network.adapters is not None:
+            blocks, places = network.adapters.bind(blocks, places[:, 3]), places[:, :3].contiguous()
+        for block in blocks:
             first = next(rest)
             if not isinstance(block.attention, Attention):
                 state: Any = DeltaState(first, next(rest))
@@ -104,32 +106,32 @@ def programs(network: Network) -> Programs:
         positions = places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32)
         return [rope.angles(positions) for rope in network.ropes]
 
-    def last(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
-        return network.head(ops.take(body(ids, places, angles(ids, places), caches), at, axis=0))
+    def last(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> Tensor:
+        return network.head(ops.take(body(ids, places, angles(ids, places), caches), indices, axis=0))
 
     def every(ids: Tensor, places: Tensor, *caches: Tensor) -> Tensor:
         return ops.log_softmax(network.head(body(ids, places, angles(ids, places), caches)), axis=-1)
 
     def pick(ids: Tensor, places: Tensor, turns: Tensor, *caches: Tensor) -> Tensor:
-        """Written so that little is launched around the layers: angles are looked up, what is written is so as a whole."""
+        """Pick greedily with few launches around the layers: angles are looked up, tokens and places are written as a whole."""
         turned = ops.take(turns, places[:, 1:2], axis=0)
         angles = [Angles(turned[:, :, 2 * i], turned[:, :, 2 * i + 1]) for i in range(len(network.ropes))]
         logits = network.head(body(ids, places, angles, caches))
         count, vocab = logits.shape
         best = ops.argmax(logits, axis=-1, keepdims=True)
-        at = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
-        largest = ops.take(logits.reshape(-1), at, axis=0)
+        offsets = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
+        largest = ops.take(logits.reshape(-1), offsets, axis=0)
         ops.copy(best, out=ids)
-        starts = (arange(3, dtype=dt.i32) == 1).astype(dt.i32)
-        ops.add(places, places[:, 2:] * starts, out=places)  # of padding, which counts nothing, they stay
+        starts = (arange(places.shape[1], dtype=dt.i32) == 1).astype(dt.i32)
+        ops.add(places, places[:, 2:3] * starts, out=places)  # of padding, which counts nothing, they stay
         return ops.where(arange(2) == 0, ops.broadcast_to(best, (count, 2)).astype(dt.f32), largest)
 
-    def hidden(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
-        return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), at, axis=0))
+    def hidden(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> Tensor:
+        return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), indices, axis=0))
 
-    def approximate(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor]:
+    def approximate(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor]:
         assert network.certified is not None
-        return network.certified.approximate(hidden(ids, places, at, *caches))
+        return network.certified.approximate(hidden(ids, places, indices, *caches))
 
     if network.divided is not None:  # numbers are exchanged between layers, which no graph can do
         return Programs(last, every, pick, hidden)
@@ -144,7 +146,7 @@ def programs(network: Network) -> Programs:
 
 @lru_cache(maxsize=4096)
 def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
-    """Sizes of the programs that take `count` tokens in least time: padding to a larger one, or several calls."""
+    """Return the sizes of the programs that take `count` tokens in least time: padding to a larger one, or several calls."""
     most = buckets[-1]
     if count > most:
         return (most, *chunks(count - most, buckets))
@@ -182,7 +184,7 @@ counters = TokenCounts()
 
 
 def _piece(slot: int, start: int, part: Ids, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Some tokens of one sequence, padded to the size of a program, and their place."""
+    """Return some tokens of one sequence, padded to the size of a program, and their place."""
     padded = np.zeros((1, size), np.int32)
     padded[0, : len(part)] = part
     return padded, np.array([[slot, start, len(part)]], np.int32)
@@ -208,13 +210,13 @@ class Session:
 
     def __init__(
         self, network: Network, config: Config, *, slots: int = 1, context: int | None = None, kv: Any = dt.f16,
-        made: Programs | None = None,
+        shared_programs: Programs | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(slots, int) or not 1 <= slots <= TOGETHER[-1]:
             raise ArgumentError(f"Session: slots must be 1 to {TOGETHER[-1]}, given {slots!r}.")
         capacity = config.context if context is None else self.check_context(config, context)
         self.config, self.slots, self.capacity = config, slots, capacity
-        self._programs = made or programs(network)
+        self._programs = shared_programs or programs(network)
         self._ropes = network.ropes
         self.device = network.device
         # The CPU has its logits at hand. Measured at 128,256 of them, a program that also finds the largest and where it stands
@@ -237,6 +239,8 @@ class Session:
             int, Logits
         ] = {}  # of recurrent models: the logits after the last token of a slot, where known
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
+        self.adapters = () if network.adapters is None else network.adapters.names
+        self._chosen = np.zeros(slots, np.int32)  # the number of each slot's adapter, 0 for none
         self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
         self._ahead: _Ahead | None = None
         if divided is not None:
@@ -274,7 +278,7 @@ class Session:
 
     @staticmethod
     def check_context(config: Config, context: Any) -> int:
-        """A number of tokens that the model was made for."""
+        """Return a context; raise unless it is a number of tokens that the model was made for."""
         if isinstance(context, bool) or not isinstance(context, int) or context < 1:
             raise ArgumentError(f"context must be a number of tokens, given {context!r}.")
         if context > config.context:
@@ -285,12 +289,26 @@ class Session:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cache when it is full; memory that was never written is not taken."""
+        """Return the bytes of the cache when it is full; memory that was never written is not taken."""
         return sum(t.nbytes for t in self.caches)
 
     def tokens(self, slot: int) -> list[int]:
-        """What stands in a slot."""
+        """Return the tokens that a slot holds."""
         return list(self._tokens[self._slot(slot)])
+
+    def adapter(self, slot: int) -> str | None:
+        """Return the adapter that a slot is computed with; None: the model as it is."""
+        number = int(self._chosen[self._slot(slot)])
+        return self.adapters[number - 1] if number else None
+
+    def use(self, slot: int, adapter: str | None) -> None:
+        """Have a slot computed with an adapter, or with none; where that is another one, what the slot holds is forgotten."""
+        if adapter is not None and adapter not in self.adapters:
+            known = ", ".join(self.adapters) or "none: model.with_adapters adds some"
+            raise ArgumentError(f"adapter {adapter!r:.80} does not exist; this model has {known}.")
+        if adapter != self.adapter(slot):
+            self.truncate(slot, 0)
+            self._chosen[slot] = 0 if adapter is None else self.adapters.index(adapter) + 1
 
     def reusable(self, slot: int, count: int) -> int:
         """Return how many of the first `count` tokens of a slot `truncate` can keep: all of them, but of a recurrent model none
@@ -326,6 +344,10 @@ class Session:
         """Make a slot hold the first `count` tokens of another one, by a copy (divided over processes: by computing them again); of a
         recurrent model those of the whole slot."""
         held, own = self._tokens[self._slot(source)], self._tokens[self._slot(slot)]
+        if self._chosen[source] != self._chosen[slot]:
+            raise ArgumentError(
+                f"share: slot {source} is computed with adapter {self.adapter(source)} and slot {slot} with {self.adapter(slot)}."
+            )
         if not 0 <= count <= len(held) or self.reusable(source, count) != count:
             raise ArgumentError(
                 f"share: slot {source} holds {len(held)} tokens, of which {self.reusable(source, min(count, len(held)))} can be "
@@ -411,7 +433,7 @@ class Session:
         rows: list[tuple[int, int, list[int]]] = []  # number of the sequence, position, tokens
         for i, (slot, part) in enumerate(zip(slots, new, strict=True)):
             held = len(self._tokens[slot])
-            rows += [(i, held + at, part[at : at + ROW]) for at in range(0, len(part), ROW)]
+            rows += [(i, held + offset, part[offset : offset + ROW]) for offset in range(0, len(part), ROW)]
         logits: dict[int, Logits] = {}
         while rows:
             size = next((b for b in ROWS if b >= len(rows)), ROWS[-1])
@@ -420,8 +442,8 @@ class Session:
             for r, (i, start, part) in enumerate(now):
                 padded[r, : len(part)] = part
                 places[r] = slots[i], start, len(part)
-            at = np.arange(size, dtype=np.int32) * ROW + np.maximum(places[:, 2] - 1, 0)
-            last = self._run(self._programs.last, padded, places, at)
+            indices = np.arange(size, dtype=np.int32) * ROW + np.maximum(places[:, 2] - 1, 0)
+            last = self._run(self._programs.last, padded, places, indices)
             logits |= {i: last[r] for r, (i, _, _) in enumerate(now)}
         for slot, part in zip(slots, new, strict=True):
             self._tokens[slot] += part
@@ -508,9 +530,9 @@ class Session:
             self._checked(slot, part)
         flat = [slot for slot, _ in rows], [token for _, token in rows]
         # All keys and values of a program are written before any is read: rows of one sequence may stand in the same one.
-        found = iter(self._row_bounds(*flat) if not whole else list(self._together(self._programs.last, *flat)[0]))
+        results = iter(self._row_bounds(*flat) if not whole else list(self._together(self._programs.last, *flat)[0]))
         counters.decode += len(slots) - len(rows)  # whoever accepts guesses counts them
-        return [[next(found) for _ in part] for part in ids]
+        return [[next(results) for _ in part] for part in ids]
 
     def _row_bounds(self, slots: Sequence[int], ids: Ids) -> list[Logits | Bounded]:
         """Append tokens; return the logits after each, within bounds where a certified head has them."""
@@ -533,49 +555,49 @@ class Session:
         slots, ids = self._one_each("pick", slots, ids)
         coming, self._ahead = self._ahead, None
         if coming is not None and (coming.slots, coming.ids) == (slots, ids):
-            told = coming.told
+            result = coming.result
         else:
             with self._changing(slots):
-                told = self._begin(*self._padded(slots, ids, "picked", np.int64))
+                result = self._begin(*self._padded(slots, ids, "picked", np.int64))
         further = None
         room = all(len(self._tokens[s]) + 1 < self.capacity for s in slots)
         if ahead and room and self.device.backend.runs_ahead and not self.recurrent:  # whose state would have advanced
             further = self._begin(*self._next(len(slots)))
-        found = told()[: len(slots)]
+        values = result()[: len(slots)]
         self._append(slots, ids)
-        picked = Picked(found[:, 0].astype(np.int64).tolist(), found[:, 1].tolist())
+        picked = Picked(values[:, 0].astype(np.int64).tolist(), values[:, 1].tolist())
         if further is not None:
             self._ahead = _Ahead(slots, picked.ids, further)
         return picked
 
     def _begin(self, ids: Tensor, places: Tensor) -> Callable[[], np.ndarray[Any, Any]]:
         """Have the next tokens picked; what is given waits for them. Tokens and places are those of the next step then."""
-        found = self._programs.pick(ids, places, self.turns, *self.caches)
+        picked = self._programs.pick(ids, places, self.turns, *self.caches)
         for what, x in (("picked", ids), ("places", places)):
             self._inputs[what, x.shape] = x, None  # it is no longer what was sent
-        return self.device.backend.bring(found)
+        return self.device.backend.bring(picked)
 
     @cached_property
     def turns(self) -> Tensor:
         """Return cosine and sine of every position there is room for, f32 [capacity, 2 for each position embedding, D / 2]: compiled,
         so that they have the bits that other programs compute."""
-        made = Compiled(lambda positions: ops.stack(*(a for r in self._ropes for a in r.angles(positions)), axis=1))
-        found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
-        return found
+        program = Compiled(lambda positions: ops.stack(*(a for r in self._ropes for a in r.angles(positions)), axis=1))
+        angles: Tensor = program(arange(self.capacity, dtype=dt.i32, device=self.device))
+        return angles
 
     def _together(self, program: Program, slots: Sequence[int], ids: Ids, cut: bool = True) -> tuple[Logits, ...]:
         """Append tokens to slots, those of one in order; return the results of a program, cut to a row for each token."""
         self._ahead = None
         padded, places = self._padded(slots, ids, "ids", np.int32)
-        at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
+        indices = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
         with self._changing(slots):
-            results = program(padded, places, at, *self.caches)
+            results = program(padded, places, indices, *self.caches)
             rows = tuple(np.asarray(t.numpy()) for t in (results if isinstance(results, tuple) else (results,)))
         self._append(slots, ids)
         return tuple(r[: len(slots)] for r in rows) if cut else rows
 
     def _one_each(self, what: str, slots: Sequence[int], ids: Ids) -> tuple[list[int], list[int]]:
-        """Different slots, and a token for each that is real and has room."""
+        """Return slots and a token for each; raise unless slots differ and tokens exist and have room."""
         slots = [self._slot(slot) for slot in slots]
         if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
             raise ArgumentError(f"{what}: different slots and one token for each are needed, given {slots} and {ids}.")
@@ -587,7 +609,7 @@ class Session:
             self._tokens[slot].append(token)
 
     def _padded(self, slots: Sequence[int], ids: Ids, what: str, kind: type[np.integer[Any]]) -> tuple[Tensor, Tensor]:
-        """Tokens and places for a program of as many sequences or more, on the device."""
+        """Return tokens and places for a program of as many sequences or more, on the device."""
         size = next(b for b in TOGETHER if b >= len(slots))
         padded, places = np.zeros((size, 1), kind), np.zeros((size, 3), np.int32)
         padded[: len(slots), 0] = ids
@@ -598,9 +620,9 @@ class Session:
         return self._sent(padded, what), self._sent(places, "places")
 
     def _next(self, count: int) -> tuple[Tensor, Tensor]:
-        """Tokens and places as the step before has left them on the device."""
+        """Return tokens and places as the step before has left them on the device."""
         size = next(b for b in TOGETHER if b >= count)
-        return self._inputs["picked", (size, 1)][0], self._inputs["places", (size, 3)][0]
+        return self._inputs["picked", (size, 1)][0], self._inputs["places", (size, 3 + bool(self.adapters))][0]
 
     def score(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""
@@ -642,12 +664,12 @@ class Session:
         return parts
 
     def _scored(
-        self, slot: int, start: int, tokens: list[int], wanted: list[int], read: Callable[[Logits, list[int]], Any]
+        self, slot: int, start: int, tokens: list[int], targets: list[int], read: Callable[[Logits, list[int]], Any]
     ) -> list[Any]:
         """Run tokens of a slot from a position on; return what is read of the rows that tell the wanted one after each."""
         parts, done = [], 0
         for size in chunks(len(tokens), SCORED):
-            part, after = tokens[done : done + size], wanted[done : done + size]
+            part, after = tokens[done : done + size], targets[done : done + size]
             piece, places = _piece(slot, start + done, part, size)
             every = self._programs.every(self._sent(piece, "ids"), self._sent(places, "places"), *self.caches).numpy()
             parts.append(read(every, after))
@@ -675,9 +697,9 @@ class Session:
         for i, (slot, part) in enumerate(zip(slots, new, strict=True)):
             padded[i, : len(part)] = part
             places[i] = slot, len(self._tokens[slot]), len(part)
-        at = np.arange(rows, dtype=np.int32) * size + np.maximum(places[:, 2] - 1, 0)
-        at = at if last else np.arange(rows * size, dtype=np.int32)
-        states = self._run(self._programs.hidden, padded, places, at)
+        indices = np.arange(rows, dtype=np.int32) * size + np.maximum(places[:, 2] - 1, 0)
+        indices = indices if last else np.arange(rows * size, dtype=np.int32)
+        states = self._run(self._programs.hidden, padded, places, indices)
         for slot, part in zip(slots, new, strict=True):
             self._tokens[slot] += part
         if last:
@@ -686,15 +708,15 @@ class Session:
 
     def _slot(self, slot: int) -> int:
         try:
-            found = index(slot)
+            number = index(slot)
         except TypeError:
-            found = -1
-        if not 0 <= found < self.slots:
+            number = -1
+        if not 0 <= number < self.slots:
             raise ArgumentError(f"slot {slot!r} does not exist; this session has {self.slots}.")
-        return found
+        return number
 
     def _checked(self, slot: int, ids: Ids) -> list[int]:
-        """New tokens for a slot: real tokens, and room for them."""
+        """Return new tokens for a slot; raise unless they exist and there is room for them."""
         held = self._tokens[self._slot(slot)]
         try:
             new = [index(i) for i in ids]
@@ -706,9 +728,9 @@ class Session:
             if not 0 <= token < self.config.vocab_size:
                 raise ArgumentError(f"Token {token} does not exist; this model has 0 to {self.config.vocab_size - 1}.")
         if len(held) + len(new) > self.capacity:
-            made = self.config.context
+            limit = self.config.context
             remedy = (
-                f"ask for a larger context (up to {made})" if self.capacity < made else "take a model made for more"
+                f"ask for a larger context (up to {limit})" if self.capacity < limit else "take a model made for more"
             )
             raise ContextError(
                 f"{len(held)} tokens and {len(new)} more do not fit the context of {self.capacity}. Give a shorter text, or {remedy}."
@@ -716,20 +738,23 @@ class Session:
         return new
 
     def _run(
-        self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], at: np.ndarray[Any, Any]
+        self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]
     ) -> Logits:
-        found = program(self._sent(ids, "ids"), self._sent(places, "places"), self._sent(at, "at"), *self.caches)
-        return np.asarray(found.numpy())
+        output = program(self._sent(ids, "ids"), self._sent(places, "places"), self._sent(indices, "at"), *self.caches)
+        return np.asarray(output.numpy())
 
     def _sent(self, data: np.ndarray[Any, Any], what: str) -> Tensor:
-        """What a program reads beside the caches. Off the host it stays where it was: what is captured for it stays true."""
+        """Return an input of a program on its device. Off the host it keeps its memory: what is captured for it stays true. Where there
+        are adapters, places get a column with the number of each slot's."""
+        if what == "places" and self.adapters:
+            data = np.concatenate((data, self._chosen[data[:, :1]]), axis=1)
         if self.device.type == "cpu":
             return asarray(data)
         key = what, data.shape
         if key not in self._inputs:
             self._inputs[key] = asarray(data, device=self.device), data
-        found, sent = self._inputs[key]
+        tensor, sent = self._inputs[key]
         if sent is None or not np.array_equal(sent, data):
-            self.device.backend.upload(data, found)
-            self._inputs[key] = found, data
-        return found
+            self.device.backend.upload(data, tensor)
+            self._inputs[key] = tensor, data
+        return tensor

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from tritium.interop import from_numpy
 from tritium.io import Entry, Ternary
 from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
+from tritium.io.peft import open_adapter
 from tritium.io.reader import fault, forget
 from tritium.io.ternary import rows_at_a_time, stack_rows
 from tritium.models.parts import (
@@ -41,6 +43,7 @@ from tritium.models.parts import (
     shapes_in_files,
     take_rows,
 )
+from tritium.nn.adapters import PLACES, Adaptation, Adapters, Delta, Factor
 from tritium.nn.certified import WORTH, CertifiedHead, certify, refusal
 from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
@@ -62,7 +65,7 @@ FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 
 
 class Divided(NamedTuple):
-    """What a rank knows of a network of which it holds a part."""
+    """The part of a network that a rank holds, and the calls it shares with the others."""
 
     calls: Calls
     layers: tuple[Layer, ...]  # with its own heads and columns alone
@@ -79,6 +82,7 @@ class Network(NamedTuple):
     certified: CertifiedHead | None = None  # an int8 copy of the head with bounds, where one pays
     uncertified: str = ""  # why there is none
     divided: Divided | None = None  # over several processes
+    adapters: Adapters | None = None  # that sequences choose among
 
     @property
     def rope(self) -> RoPE:
@@ -102,7 +106,8 @@ class Network(NamedTuple):
         table: Tensor | QuantLinear = embedding.weight if tied else self.head.weight.to(device)
         head = Head(self.head.norm.to(device), table, self.head.multiplier)
         ropes = tuple(rope.to(device) for rope in self.ropes)
-        there = Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts)
+        adapters = None if self.adapters is None else self.adapters.to(device)
+        there = Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts, adapters=adapters)
         return with_copy(there, None)
 
 
@@ -111,7 +116,7 @@ def _no_experts(product: Product) -> Experts:
 
 
 class Source(NamedTuple):
-    """Where parts come from: one call for each kind of weight. Names are those of whole models, not within a layer."""
+    """The source of a network's parts: one call for each kind of weight. Names are those of whole models, not within a layer."""
 
     linear: Callable[[Product, Tensor | None], QuantLinear]  # and the norm of its input
     plain: Callable[[Plain], Tensor | QuantLinear]  # floats, or a product where a file has such a matrix ternary
@@ -162,24 +167,96 @@ def _shares(config: Config, group: Group) -> tuple[shares.Share, ...]:
     return tuple(shares.share_layer(layer, hidden_size, group.rank, group.ranks) for layer in description.layers)
 
 
-def with_copy(network: Network, wanted: bool | None) -> Network:
-    """Return a network whose float head is read through an int8 copy, if that is wanted or, by default (None), pays."""
+def with_copy(network: Network, certified: bool | None) -> Network:
+    """Return a network whose float head is read through an int8 copy: if `certified`, or by default (None) if it pays."""
     table = network.head.weight
-    if network.divided is not None and not wanted:
+    if network.divided is not None and not certified:
         return network
     if network.divided is not None:
         raise ArgumentError(
             "load: certified=True was given, and of a head over several processes each has a part; leave it out."
         )
-    reason = "it was turned off" if wanted is False else refusal(table, 0 if wanted else WORTH)
+    reason = "it was turned off" if certified is False else refusal(table, 0 if certified else WORTH)
     head = None
     if not reason:
         assert isinstance(table, Tensor)
         head = certify(table, network.head.multiplier, threads=get_num_threads())
         reason = "" if head is not None else "a number of the table is not finite"
-    if wanted and head is None:
+    if certified and head is None:
         raise ArgumentError(f"load: certified=True cannot be: {reason}. Leave it out.")
     return network._replace(certified=head, uncertified=reason)
+
+
+MOST_RANKS = 1 << 12  # of all adapters of a model together: every request pays for all of them
+
+
+def read_adapters(network: Network, folders: Mapping[str, str | Path]) -> Adapters:
+    """Return the adapters of PEFT's folders, by name, for a network; raise before any is read where one does not fit."""
+    if network.divided is not None:
+        raise ArgumentError(
+            "adapters: each process has a part of this model; load it without parallel= to add adapters."
+        )
+    wrong = [name for name in folders if not isinstance(name, str) or not name or visible(name) != name]
+    if wrong or not folders:
+        raise ArgumentError(f"adapters: names of at least one printable character are needed, given {str(wrong)[:80]}.")
+    shapes = {
+        f"model.layers.{i}.{part.name}": (part.rows, product.columns)
+        for i, layer in enumerate(network.parts)
+        for place, products in _adaptable(network.blocks[i], layer).items()
+        for product in products
+        for part in product.parts
+    }
+    files = {name: open_adapter(folder, shapes) for name, folder in folders.items()}
+    ranks = sum(file.rank for file in files.values())
+    if ranks > MOST_RANKS:
+        raise ArgumentError(f"adapters: their ranks are {ranks} together; a model takes at most {MOST_RANKS}.")
+    stored = [(file.scaling, {layer: (a, b) for layer, a, b in file.arrays()}) for file in files.values()]
+    layers = tuple(
+        {
+            place: adaptation
+            for place, products in _adaptable(network.blocks[i], layer).items()
+            if (adaptation := _adaptation(f"model.layers.{i}.", products, stored, network.device)) is not None
+        }
+        for i, layer in enumerate(network.parts)
+    )
+    return Adapters(tuple(files), layers)
+
+
+def _adaptable(block: Block, layer: LayerParts) -> dict[str, tuple[Product, ...]]:
+    """Return the products of a layer that may have adapters: those of attention and of a dense MLP."""
+    modules = {"attention": isinstance(block.attention, Attention), "mlp": isinstance(block.mlp, MLP)}
+    return {place: layer.products[place] for place, owner in PLACES.items() if modules[owner]}
+
+
+def _adaptation(
+    prefix: str, products: tuple[Product, ...], stored: list[tuple[float, dict[str, Any]]], device: Device
+) -> Adaptation | None:  # fmt: skip
+    """Return the adapters of one product; None where none has a matrix for it."""
+    parts = [part for product in products for part in product.parts]
+    down, deltas, count = list[np.ndarray[Any, Any]](), list[Delta](), 0
+    for number, (scaling, layers) in enumerate(stored, 1):
+        spans: dict[str, tuple[int, int]] = {}
+        first = count
+        for name in dict.fromkeys(part.name for part in parts if prefix + part.name in layers):
+            a = layers[prefix + name][0]
+            down.append(np.asarray(a, np.float32))
+            spans[name] = count - first, count - first + len(a)
+            count += len(a)
+        if spans:
+            rows = tuple(_factor(part, layers, prefix, spans, device) for part in parts)
+            deltas.append(Delta(number, scaling, first, count, rows))
+    if not deltas:
+        return None
+    return Adaptation(asarray(np.concatenate(down)).to(device=device), tuple(deltas))
+
+
+def _factor(
+    part: Part, layers: dict[str, Any], prefix: str, spans: dict[str, tuple[int, int]], device: Device
+) -> Factor | int:
+    if part.name not in spans:
+        return part.selected_rows
+    b = np.array(layers[prefix + part.name][1], np.float32)
+    return Factor(asarray(b if part.order is None else b[part.order]).to(device=device), *spans[part.name])
 
 
 def _rotated_tables(
@@ -417,12 +494,12 @@ def from_entries(
 
     @cache  # a tied head is the embedding itself, not a second one
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
-        found = entry(name, (config.vocab_size, config.hidden_size))
-        if found.role == "ternary":
-            return matrix(found, None if group is None else np.array(words))
-        if found.stored in STORED:
-            return _floats(found.array()[words.start : words.stop], copied)
-        return _unquantised(found, unquantised, words)
+        tensor_entry = entry(name, (config.vocab_size, config.hidden_size))
+        if tensor_entry.role == "ternary":
+            return matrix(tensor_entry, None if group is None else np.array(words))
+        if tensor_entry.stored in STORED:
+            return _floats(tensor_entry.array()[words.start : words.stop], copied)
+        return _unquantised(tensor_entry, unquantised, words)
 
     def out() -> Tensor | QuantLinear:
         tied = "lm_head.weight" not in entries
@@ -446,12 +523,12 @@ def from_entries(
 
 def _entry_of_shape(entries: Mapping[str, Entry], name: str, shape: tuple[int, ...]) -> Entry:
     """Return a weight; raise where it is not there, or has another shape."""
-    found = entries.get(name)
-    if found is None:
+    entry = entries.get(name)
+    if entry is None:
         raise fault("the model", f"no weight {name!r}", f"one of shape {list(shape)}", "The file is incomplete.")
-    if found.shape != shape:
-        raise fault(found.where, f"shape {list(found.shape)}", f"{list(shape)} by the configuration")
-    return found
+    if entry.shape != shape:
+        raise fault(entry.where, f"shape {list(entry.shape)}", f"{list(shape)} by the configuration")
+    return entry
 
 
 def default_activations(config: Config, group: int) -> str:
@@ -553,12 +630,12 @@ def join_experts(parts: list[Ternary], count: int) -> Experts:
 
 
 def _floats(a: np.ndarray[Any, Any], copied: bool) -> Tensor:
-    """The numbers of a file where they are, or a copy; f64 as f32."""
+    """Return the numbers of a file where they are, or a copy; f64 as f32."""
     return from_numpy(a.astype(np.float32) if a.dtype == np.float64 else a.copy() if copied else a, device="cpu")
 
 
 def _unquantised(entry: Entry, kind: dt.DType, own: range) -> Tensor:
-    """Some rows of a table that ggml quantised, a few at a time: as f16 it is half as large as its exact numbers in f32."""
+    """Dequantise some rows of a table of ggml, a few at a time: as f16 it is half as large as its exact numbers in f32."""
     if entry.stored not in READABLE:
         raise fault(
             entry.where, f"a table of type {entry.stored}", f"F32, F16, BF16, {', '.join(READABLE)}",
@@ -575,7 +652,7 @@ def _unquantised(entry: Entry, kind: dt.DType, own: range) -> Tensor:
 
 
 def make_head(table: Tensor | QuantLinear, head: str | None) -> Tensor | QuantLinear:
-    """A table of the vocabulary as the product wants it; None: as it is stored."""
+    """Return a table of the vocabulary as the product needs it; None: as it is stored."""
     if head is None:
         return table
     if head not in HEADS:

@@ -11,14 +11,13 @@ from hypothesis import given, settings, strategies as st
 
 import families
 import models
+from cheap import Cheap
 from markov import TOKENIZER
 from tritium.buffer import native
 from tritium.errors import ArgumentError
 from tritium.models.generation import generate, generate_batch
-from tritium.models.load import Model, load
+from tritium.models.load import Model, load, shipped
 from tritium.models.sampling import Context, Sampler
-from tritium.models.session import TOGETHER
-from tritium.models.speculation.control import Costs
 
 SHAPE = models.Shape(width=32, inner=48, heads=2, kv_heads=1, vocab=64, context=128)
 PASSAGE = models.prompt(SHAPE, 24)
@@ -26,22 +25,6 @@ SAMPLERS: list[dict[str, Any]] = [
     {}, {"temperature": 0.7, "seed": 3}, {"temperature": 1.5, "top_k": 5, "seed": 4}, {"temperature": 1.0, "top_p": 0.6, "seed": 5},
     {"repetition_penalty": 1.3}, {"frequency_penalty": 0.5, "temperature": 0.5, "seed": 6}, {"min_p": 0.2, "temperature": 2.0, "seed": 7},
 ]  # fmt: skip
-
-
-class Cheap(Costs):
-    """A machine on which every step takes the same time: whatever is guessed is verified."""
-
-    def __init__(self) -> None:
-        super().__init__(TOGETHER)
-
-    def record(self, rows: int, seconds: float) -> None:
-        pass
-
-    def known(self, size: int) -> bool:
-        return True
-
-    def cost(self, size: int) -> float:
-        return 1.0
 
 
 def lead(logits: Any, context: Context) -> Any:
@@ -170,3 +153,20 @@ def test_what_cannot_guess_is_refused_by_name(model: Model, tmp_path: Path) -> N
         session.verify([0, 1], [[1] * 40, [2] * 40])
     with pytest.raises(ArgumentError, match="different slots"):
         session.verify([0, 0], [[1], [2]])
+
+
+def test_the_draft_model_in_the_package_guesses_for_its_large_one() -> None:
+    """Draw at temperature 1: with the noise of the real draw, the small model draws the same token often enough to be of use."""
+    large, small = load(), load(shipped("kjv-draft"))
+    prompt = large.tokenizer.encode("In the beginning God created")
+    results = {}
+    for on in (True, False):
+        session = large.session()
+        session.costs = Cheap()
+        results[on] = next(iter(generate_batch(
+            session, large.tokenizer, [prompt], max_tokens=60, ignore_eos=True, sampler=Sampler(temperature=1.0, seed=1), speculate=on,
+            draft=large.draft_session(session, small) if on else None,
+        )))  # fmt: skip
+    assert results[True].tokens == results[False].tokens
+    assert results[True].guessed >= 40
+    assert results[True].accepted / results[True].guessed > 0.25

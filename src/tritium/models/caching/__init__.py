@@ -1,4 +1,4 @@
-"""What slots hold, kept beyond a request: as bytes, as pages shared by all requests, and as files.
+"""The contents of slots, kept beyond a request: as bytes, as pages shared by all requests, and as files.
 
 Knows nothing of text, sampling or scheduling.
 """

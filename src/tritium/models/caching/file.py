@@ -1,4 +1,4 @@
-"""What a slot holds as a file: its tokens, their keys and values, and the states of recurrent layers, in a safetensors file.
+"""The contents of a slot as a file: its tokens, their keys and values, and the states of recurrent layers, in a safetensors file.
 
 Knows nothing of models. A file may come from anyone: its size is bounded by what a slot of this session can hold before a byte is
 read, every size in it is checked against the session's own, and a checksum of each part before anything is written to a slot.
@@ -31,7 +31,7 @@ REMEDY = "Save the session again with this model, or read its text again."
 
 
 class SavedSlot(NamedTuple):
-    """What a slot held."""
+    """The contents of a slot when it was saved."""
 
     tokens: list[int]
     parts: list[Bytes]  # as `SlotMemory.read` returns them

@@ -53,16 +53,16 @@ class Node:
 
     def nearest(self, tokens: tuple[int, ...]) -> tuple[Node | None, int]:
         """Return the child that shares most of its first tokens with some, and how many; among neighbours in order is the best."""
-        at = bisect_left(self.children, tokens, key=lambda child: child.tokens)
+        index = bisect_left(self.children, tokens, key=lambda child: child.tokens)
         best: tuple[Node | None, int] = (None, 0)
-        for child in self.children[max(at - 1, 0) : at + 1]:
+        for child in self.children[max(index - 1, 0) : index + 1]:
             shared = common(child.tokens, tokens)
             best = max(best, (child, shared), key=lambda pair: pair[1])
         return best
 
 
 class Match(NamedTuple):
-    """What is known of some tokens: the nodes from the root on with how many tokens of each match; `length` tokens can be loaded, of
+    """The known part of some tokens: the nodes from the root on with how many tokens of each match; `length` tokens can be loaded, of
     `known` the tree has keys and values (fewer can be loaded of a recurrent model, whose states are kept at few places)."""
 
     path: tuple[tuple[Node, int], ...]
@@ -105,7 +105,9 @@ class PrefixCache:
         self._pool = [np.empty(shape, np.uint8) for shape in shapes]
         self._free: list[int] = []  # numbers of pages that were in use and are not
         self._pages = 0  # numbers of pages that were ever in use
-        self._root = Node((), -1, None)
+        self._roots: dict[
+            str | None, Node
+        ] = {}  # by adapter: the same tokens have other keys and values with another one
         self._clock = counting(1)
         self._queue: list[
             tuple[int, int, Node]
@@ -130,16 +132,19 @@ class PrefixCache:
 
     # ---- look up
 
-    def match(self, tokens: Sequence[int], most: int) -> Match:
-        """Return what is known of the first `most` tokens."""
-        ids, node, path = tuple(tokens[:most]), self._root, list[tuple[Node, int]]()
+    def _root(self, adapter: str | None) -> Node:
+        return self._roots.setdefault(adapter, Node((), -1, None))
+
+    def match(self, tokens: Sequence[int], most: int, adapter: str | None = None) -> Match:
+        """Return what is known of the first `most` tokens, as computed with an adapter or with none."""
+        ids, node, path = tuple(tokens[:most]), self._root(adapter), list[tuple[Node, int]]()
         known = count = 0
         while known < len(ids):
             child, shared = node.nearest(ids[known : known + PAGE])
             if child is None or not shared:
                 break
             path.append((child, shared))
-            count = max([count, *(known + at for at in child.snapshots if at <= shared)])
+            count = max([count, *(known + length for length in child.snapshots if length <= shared)])
             known += shared
             if shared < PAGE:
                 break
@@ -162,9 +167,9 @@ class PrefixCache:
 
     # ---- keep
 
-    def store(self, slot: int, tokens: Sequence[int]) -> Node:
+    def store(self, slot: int, tokens: Sequence[int], adapter: str | None = None) -> Node:
         """Keep the first tokens of a slot; return the last node that has any of them. What finds no room is not kept."""
-        ids, node, position = tuple(tokens), self._root, 0
+        ids, node, position = tuple(tokens), self._root(adapter), 0
         path = list[Node]()
         while position < len(ids):
             part = ids[position : position + PAGE]
@@ -181,19 +186,19 @@ class PrefixCache:
         self._touch(path)
         return node
 
-    def snapshot(self, slot: int, tokens: Sequence[int]) -> None:
+    def snapshot(self, slot: int, tokens: Sequence[int], adapter: str | None = None) -> None:
         """Keep the states of a slot after these tokens, all it holds, which `store` has kept. What finds no room is not kept."""
-        match = self.match(tokens, len(tokens))
+        match = self.match(tokens, len(tokens), adapter)
         if not self.recurrent or not match.path or match.known != len(tokens):
             return
-        node, at = match.path[-1]
-        if at in node.snapshots:
+        node, shared = match.path[-1]
+        if shared in node.snapshots:
             return
         node.references += 1
         room = self._make_room(self.memory.state_bytes)
         node.references -= 1
         if room:
-            node.snapshots[at] = self.memory.read_state(slot)
+            node.snapshots[shared] = self.memory.read_state(slot)
             self._snapshot_bytes += self.memory.state_bytes
         self._offer(node)
 
@@ -283,7 +288,7 @@ class PrefixCache:
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node but the root."""
-        waiting = [self._root]
+        waiting = list(self._roots.values())
         while waiting:
             node = waiting.pop()
             waiting += node.children

@@ -1,4 +1,4 @@
-"""How many tokens to guess: from the measured cost of steps, and from how often guesses came true.
+"""The number of tokens to guess: from the measured cost of steps, and from how often guesses came true.
 
 Knows nothing of models or of how tokens are guessed. A step of n rows takes about as long as the next larger program; its time is measured
 whenever one runs, so the curve is that of this machine, this model and this moment.
@@ -67,7 +67,7 @@ class Costs:
 
 @dataclass
 class Trust:
-    """How often guesses of one kind came true lately: of the first guess of each run of them, and of each after one that did."""
+    """The share of guesses of one kind that came true lately: of the first guess of each run of them, and of each after one that did."""
 
     hits: float = FIRST
     trials: float = 1.0
@@ -85,7 +85,7 @@ class Trust:
 
 
 class Offer(NamedTuple):
-    """What one sequence can offer: how many guesses, and how likely each is after those before it."""
+    """The guesses that one sequence can offer: how many, and how likely each is after those before it."""
 
     guesses: int
     share: float
@@ -105,12 +105,12 @@ def choose(offers: Sequence[Offer], costs: Costs) -> list[int]:
     for size in costs.sizes:
         if size < base:
             continue
-        taken = min(size - few, len(gains))
-        expected = few + sum(gain for gain, _ in gains[:taken])
+        guesses = min(size - few, len(gains))
+        expected = few + sum(gain for gain, _ in gains[:guesses])
         rate = expected / (costs.cost(size) or first)
         if rate > best_rate * (GAIN if best_rate else 1):
-            best, best_rate = taken, rate
-        if taken == len(gains) or not costs.known(size):
+            best, best_rate = guesses, rate
+        if guesses == len(gains) or not costs.known(size):
             break  # a larger size is judged when this one is known
     counts = [0] * few
     for _, i in gains[:best]:

@@ -23,17 +23,20 @@ class Lookup:
         Where the earlier occurrence reaches up to the end, the sequence repeats itself, and so does the guess."""
         self._learn(tokens)
         for size, positions in zip(SIZES, self._positions, strict=True):
-            at = positions.get(tuple(tokens[-size:]))
-            if at is not None and len(tokens) >= size:
-                period = len(tokens) - at
+            position = positions.get(tuple(tokens[-size:]))
+            if position is not None and len(tokens) >= size:
+                period = len(tokens) - position
                 if period >= most:
-                    return list(tokens[at : at + most]), size
-                cycle = list(tokens[at:])
+                    return list(tokens[position : position + most]), size
+                cycle = list(tokens[position:])
                 return (cycle * (most // period + 1))[:most], size
         return [], 0
 
     def _learn(self, tokens: Sequence[int]) -> None:
+        stop = len(tokens)
         for size, positions in zip(SIZES, self._positions, strict=True):
-            for i in range(max(self._done, size), len(tokens)):
-                positions[tuple(tokens[i - size : i])] = i
-        self._done = max(self._done, len(tokens))
+            start = max(self._done, size)
+            if start < stop:  # in one call: there is no Python frame for each token
+                shifted = (tokens[start - size + k : stop - size + k] for k in range(size))
+                positions.update(zip(zip(*shifted, strict=True), range(start, stop), strict=True))
+        self._done = max(self._done, stop)

@@ -23,14 +23,14 @@ MOST = 15  # guesses of one sequence in one step
 MOST_DRAFTED = 4  # of those, by a draft model: each takes a step of it
 LOOKUP, DRAFT = "lookup", "draft"
 SHORT_REST = 2  # tokens after which a sequence guesses again that knew no guess
-GUESS_S = 25e-6  # seconds that a guess takes, verified or not
-GUESS_SHARE = 0.01  # of a step: most that guesses in vain may take
+GUESS_S = 20e-6  # seconds that a guess takes, verified or not
+GUESS_SHARE = 0.005  # of a step: most that guesses in vain may take
 MOST_REST = 64
 LONGEST_REST = 16  # tokens after which a sequence guesses again, whose guesses promised nothing
 
 
 class DraftSession(Protocol):
-    """What is needed of the session of a draft model."""
+    """The part of a draft model's session that is used."""
 
     @property
     def slots(self) -> int: ...
@@ -43,7 +43,7 @@ class DraftSession(Protocol):
 
 @dataclass(eq=False)
 class Guesses:
-    """What one sequence guesses in one step: the tokens, and where they are from; `counted` of them are verified."""
+    """The guesses of one sequence in one step: the tokens, and where they are from; `counted` of them are verified."""
 
     tokens: list[int]
     source: str
@@ -66,8 +66,8 @@ class Guesser:
     slot: int
     lookup: Lookup = field(default_factory=Lookup)
     trust: dict[int, Trust] = field(default_factory=dict)  # by the kind of guess
-    resting: int = 0  # tokens until it guesses again
-    rest: int = 0  # how long it rested last
+    wakes: int = 0  # the step of the speculator in which it guesses again
+    rest: int = 0  # how many steps it rested last
     guesses: Guesses = NONE
 
 
@@ -80,39 +80,44 @@ class Speculator:
         self.costs, self.draft = costs, draft
         self.counts = SpeculationCounts()
         self.trust = {kind: Trust() for kind in (*SIZES, 0)}  # of all sequences: what a new one begins with
+        self.has_guesses = False  # in the step under way, verified or not: something is to be learnt from it
         self._draft_costs: dict[str, float] = {}
+        self._step = self._wakes = 0  # the number of this step, and of the next one in which a sequence guesses
 
     def start(self, state: State, slot: int) -> Guesser:
         """Return the guesser of a new sequence in a slot."""
+        self._wakes = 0
         return Guesser(state, slot, trust={kind: Trust(t.share, 1.0) for kind, t in self.trust.items()})
 
+    def rests(self) -> bool:
+        """Begin a step; return True if no sequence guesses in it. Most steps of a text that repeats nothing end here."""
+        self._step += 1
+        self.has_guesses = False
+        return self._step < self._wakes
+
     def guess(self, guessers: Sequence[Guesser], room: Sequence[int]) -> list[list[int]]:
-        """Return the tokens of each sequence to verify in the next step; `room`: how many more each may have."""
-        if all(g.resting for g in guessers):
-            for g in guessers:
-                g.resting -= 1
-            return [[] for _ in guessers]
+        """Return the tokens of each sequence to verify in the step that `rests` began; `room`: how many more each may have."""
         for guesser, most in zip(guessers, room, strict=True):
             guesser.guesses = self._looked_up(guesser, min(most, MOST))
         if self.draft is not None:
             self._drafted([(g, most) for g, most in zip(guessers, room, strict=True) if g.guesses is NONE and most > 0])
-        offers = [Offer(len(g.guesses.tokens), g.trust[g.guesses.kind].share) for g in guessers]
-        if any(offer.guesses for offer in offers):
+        self.has_guesses = any(g.guesses is not NONE for g in guessers)
+        if not self.has_guesses:
+            self._wakes = min(g.wakes for g in guessers)
+        else:
+            offers = [Offer(len(g.guesses.tokens), g.trust[g.guesses.kind].share) for g in guessers]
             for guesser, count in zip(guessers, choose(offers, self.costs), strict=True):
                 guesser.guesses.counted = count
         return [g.guesses.verified for g in guessers]
 
     def _looked_up(self, guesser: Guesser, most: int) -> Guesses:
-        if guesser.resting:
-            guesser.resting -= 1
-            return NONE
-        if most < 1:
+        if guesser.wakes > self._step or most < 1:
             return NONE
         tokens, kind = guesser.lookup.guess(guesser.state.context.tokens, most)
         if tokens:
             return Guesses(tokens, LOOKUP, kind)
         if self.draft is None:
-            guesser.resting = max(SHORT_REST, self._least_rest)
+            guesser.wakes = self._step + 1 + max(SHORT_REST, self._least_rest)
         return NONE
 
     @property
@@ -156,7 +161,7 @@ class Speculator:
 
     def _draft_pays(self, guesser: Guesser) -> bool:
         """Return True if guesses of the draft model promise more tokens a second than none, or their cost is not known."""
-        if guesser.resting:
+        if guesser.wakes > self._step:
             return False
         step, share = self._draft_costs.get("step", 0.0), guesser.trust[0].share
         size = self.costs.size(1 + MOST_DRAFTED)
@@ -188,7 +193,7 @@ class Speculator:
     def _rest(self, guesser: Guesser, counted: int) -> None:
         """Have a sequence rest for 2, 4, … tokens whose guesses were not worth verifying: to guess takes time too."""
         guesser.rest = 0 if counted else max(min(max(2 * guesser.rest, 2), LONGEST_REST), self._least_rest)
-        guesser.resting = guesser.rest
+        guesser.wakes = self._step + 1 + guesser.rest
 
 
 def check_draft(vocabularies: tuple[int, int], recurrent: bool, name: str) -> None:

@@ -70,34 +70,34 @@ def check(messages: Any) -> list[dict[str, Any]]:
     """Messages as plain data: a role, and text as one string; parts of text are joined."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence) or not messages:
         raise ArgumentError(
-            f"chat: messages must be a list of at least one {{'role': …, 'content': …}}, given {_told(messages)}."
+            f"chat: messages must be a list of at least one {{'role': …, 'content': …}}, given {_describe(messages)}."
         )
     return [_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
 
 
-def _message(given: Any, where: str) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"chat: {where} must be {{'role': …, 'content': …}}, given {_told(given)}.")
-    role, content = given.get("role"), given.get("content")
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise ArgumentError(f"chat: {where} must be {{'role': …, 'content': …}}, given {_describe(message)}.")
+    role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not re.fullmatch(r"[a-zA-Z_]{1,32}", role):
-        raise ArgumentError(f"chat: {where}.role must be a word such as 'user', given {_told(role)}.")
-    if content is None and "tool_calls" not in given:
+        raise ArgumentError(f"chat: {where}.role must be a word such as 'user', given {_describe(role)}.")
+    if content is None and "tool_calls" not in message:
         raise ArgumentError(f"chat: {where}.content is missing; a text is needed.")
-    found = {str(k): _plain(v, f"{where}.{k}") for k, v in given.items() if k != "content"}
-    return found | {"content": content if content is None else _content(content, f"{where}.content")}
+    fields = {str(k): _plain(v, f"{where}.{k}") for k, v in message.items() if k != "content"}
+    return fields | {"content": content if content is None else _content(content, f"{where}.content")}
 
 
-def _content(given: Any, where: str) -> str:
-    if isinstance(given, str):
-        return str(given)
-    if not isinstance(given, Sequence) or isinstance(given, bytes):
-        raise ArgumentError(f"chat: {where} must be a text or a list of text parts, given {_told(given)}.")
+def _content(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return str(content)
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise ArgumentError(f"chat: {where} must be a text or a list of text parts, given {_describe(content)}.")
     texts = []
-    for i, part in enumerate(given):
+    for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get("text") if isinstance(part, Mapping) else None
         if kind != "text" or not isinstance(text, str):
-            what = f"type {_told(kind)}" if isinstance(part, Mapping) else _told(part)
+            what = f"type {_describe(kind)}" if isinstance(part, Mapping) else _describe(part)
             raise ArgumentError(
                 f"chat: {where}[{i}] must be {{'type': 'text', 'text': …}}, given {what}. Only text can be read."
             )
@@ -115,10 +115,10 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return {str(k): _plain(v, where, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v, where, depth + 1) for v in value]
-    raise ArgumentError(f"chat: {where} must be made of text, numbers, lists and mappings, given {_told(value)}.")
+    raise ArgumentError(f"chat: {where} must be made of text, numbers, lists and mappings, given {_describe(value)}.")
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     return repr(visible(value)) if isinstance(value, str) else f"a {type(value).__name__}"
 
 

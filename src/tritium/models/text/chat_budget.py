@@ -1,4 +1,4 @@
-"""What a chat template may produce, counted before it is allocated: text, lists, formatted fields, results of methods.
+"""Bounds on what a chat template may produce, counted before it is allocated: text, lists, formatted fields, results of methods.
 
 Every operator and method that a template can reach has an entry here with its largest result; what has no entry is
 refused by name. Knows nothing of messages, and nothing of how a template is compiled. Imports `jinja2`.
@@ -50,7 +50,7 @@ class SpentError(Exception):
 
 
 class Budget:
-    """What one rendering has left of its time, its characters and its entries."""
+    """The time, characters and entries that one rendering has left."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.deadline = seconds, time.thread_time() + seconds
@@ -218,7 +218,7 @@ def collect(value: Any) -> list[Any]:
 
 
 def loop_over(value: Any, filtered: bool = False) -> Any:
-    """What a loop runs over. `loop.length` makes a list of what has no length, as do loops with a condition; characters
+    """Return what a loop runs over. `loop.length` makes a list of what has no length, as do loops with a condition; characters
     of a text become objects. All of these are deducted."""
     if filtered or isinstance(value, str) or not isinstance(value, (Undefined, dict, range, *LISTS, *VIEWS)):
         return iter(collect(value))
@@ -433,7 +433,7 @@ def kind_of(owner: Any) -> type | None:
 
 
 def has_method(owner: Any, name: str) -> bool:
-    """Whether a template may call this method."""
+    """Return True if a template may call this method."""
     kind = kind_of(owner)
     return kind is not None and (name in METHODS[kind] or (kind, name) in OWN or (kind is str and name == "format"))
 

@@ -313,7 +313,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may read this attribute."""
+        """Return True if a template may read this attribute."""
         if isinstance(obj, Namespace):
             return not attr.startswith("_")
         if isinstance(obj, LoopContext):
@@ -327,7 +327,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return bounds.has_method(obj, attr)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """What stands for an attribute that is not listed."""
+        """Return an undefined value in place of an attribute that is not listed."""
         name, kind = visible(attribute), type(obj).__name__
         return self.undefined(f"templates may not use {name!r} of a {kind}", name=name, exc=SecurityError)
 

@@ -1,4 +1,4 @@
-"""What a generated text must look like: a JSON schema, a regular expression, a grammar, one of some texts, a least length.
+"""Constraints on a generated text: a JSON schema, a regular expression, a grammar, one of some texts, a least length.
 
 Knows nothing of logits or models: a constraint says which tokens of a vocabulary may come next (`sampling.Constraint`). Formats of
 text need the package `llguidance` (extra `serve`), which is given the bytes of every token.
@@ -12,6 +12,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -38,7 +39,7 @@ JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False}
 
 @dataclass(frozen=True)
 class Format:
-    """What a text must be. kind: "schema" (JSON), "regex", "grammar" (Lark or GBNF) or "choice" (a JSON list of texts)."""
+    """The format that a text must have. kind: "schema" (JSON), "regex", "grammar" (Lark or GBNF) or "choice" (a JSON list of texts)."""
 
     kind: str
     text: str
@@ -140,8 +141,8 @@ class Matched:
         """Forget the last tokens."""
         if not 0 <= count <= len(self._consumed):
             raise ArgumentError(f"rollback: 0 to {len(self._consumed)} tokens can be forgotten, given {count}.")
-        kept = len(self._consumed) - count
-        consumed, self._consumed = sum(self._consumed[kept:]), self._consumed[:kept]
+        length = len(self._consumed) - count
+        consumed, self._consumed = sum(self._consumed[length:]), self._consumed[:length]
         if consumed:
             self._matcher.rollback(consumed)
             self._check()
@@ -219,11 +220,23 @@ _making = threading.Lock()
 
 def compile_format(tokenizer: Tokenizer, form: Format) -> Grammar:
     """Return a format compiled for a vocabulary; those used lately are kept. The first one of a vocabulary reads all its tokens."""
+    return _compiler(tokenizer).compile(form)
+
+
+def read_vocabulary(tokenizer: Tokenizer) -> None:
+    """Read a vocabulary for formats to come, where the library is installed.
+
+    It holds the interpreter for the whole time, so no thread can do it beside others: about half a second for 128,256 tokens."""
+    with suppress(PackageError):
+        _compiler(tokenizer)
+
+
+def _compiler(tokenizer: Tokenizer) -> _Compiler:
     with _making:
         compiler = _compilers.get(tokenizer)
         if compiler is None:
             compiler = _compilers[tokenizer] = _Compiler(tokenizer)
-    return compiler.compile(form)
+        return compiler
 
 
 def constrain(

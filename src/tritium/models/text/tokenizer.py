@@ -28,7 +28,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # and a byte
 
 
 class Tokenizer(Protocol):
-    """What generation needs of a vocabulary. Control tokens have no text: their bytes are empty."""
+    """The vocabulary as generation uses it. Control tokens have no text: their bytes are empty."""
 
     @property
     def bos(self) -> int | None: ...
@@ -53,7 +53,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Facts:
-    """What the files say of a vocabulary besides its tokens."""
+    """The facts that files hold about a vocabulary besides its tokens."""
 
     bos: int | None = None
     eos: frozenset[int] = frozenset()
@@ -111,19 +111,19 @@ class _Known(ABC):
     def _begun(self, ids: list[int], bos: bool) -> list[int]:
         """With the first token before them, where the vocabulary wants one and the text has not written it."""
         first = self.facts.bos
-        wanted = bos and self.facts.adds_bos and first is not None and ids[:1] != [first]
-        return [first, *ids] if wanted and first is not None else ids
+        adds_first = bos and self.facts.adds_bos and first is not None and ids[:1] != [first]
+        return [first, *ids] if adds_first and first is not None else ids
 
 
-def _text(given: Any) -> str:
+def _text(text: Any) -> str:
     """Text that UTF-8 can hold: half a surrogate pair becomes U+FFFD."""
-    if not isinstance(given, str):
-        raise ArgumentError(f"encode: text must be a str, given {type(given).__name__}; decode bytes first.")
+    if not isinstance(text, str):
+        raise ArgumentError(f"encode: text must be a str, given {type(text).__name__}; decode bytes first.")
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
-        return given.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return given
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 # ---- bytes

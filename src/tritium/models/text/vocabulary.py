@@ -44,7 +44,7 @@ MAX_PIECE = 256  # characters of a token that others can make up
 
 
 def _byte_level(tokens: Sequence[str], others: Iterable[str]) -> bool:
-    """Whether these are the 256 bytes once each and, besides, only the `others`."""
+    """Return True if these are the 256 bytes once each and, besides, only the `others`."""
     return sorted(set(tokens) - set(others)) == sorted(ALPHABET)
 
 
@@ -59,29 +59,29 @@ def _package() -> Any:
 
 
 def _reading(where: str) -> AbstractContextManager[None]:
-    """What the package does not like is a fault of the file."""
+    """Return a context that raises what the package does not accept as a fault of the file."""
     return calling_package(lambda reason: fault(where, reason, "a vocabulary that the tokenizers package reads"))
 
 
 def _built(raw: bytes) -> Any:
-    """A vocabulary of the package from the text of a tokenizer.json."""
-    found = _package().Tokenizer.from_buffer(raw)
-    found.no_truncation()
-    found.no_padding()
-    return found
+    """Return a vocabulary of the package from the text of a tokenizer.json."""
+    vocabulary = _package().Tokenizer.from_buffer(raw)
+    vocabulary.no_truncation()
+    vocabulary.no_padding()
+    return vocabulary
 
 
 def _kind_of(inner: Any, where: str) -> tuple[str, bool]:
-    """How its tokens are written, and whether decoding drops a first space."""
+    """Return how its tokens are written, and True if decoding drops a first space."""
     parts = [*steps(inner.decoder, "decoders"), *steps(inner.pre_tokenizer, "pretokenizers")]
-    found = {str(s.get("type")) for s in parts}
-    if "ByteLevel" in found:
+    kinds = {str(s.get("type")) for s in parts}
+    if "ByteLevel" in kinds:
         return "bytes", False
-    if found & {"Metaspace", "ByteFallback"}:
+    if kinds & {"Metaspace", "ByteFallback"}:
         begun = inner.encode("a", add_special_tokens=False).tokens
         return "spaces", bool(begun) and begun[0].startswith(SPACE)
     raise fault(
-        f"{where}, decoder", ", ".join(sorted(found)) or "none", "ByteLevel, Metaspace or ByteFallback",
+        f"{where}, decoder", ", ".join(sorted(kinds)) or "none", "ByteLevel, Metaspace or ByteFallback",
         "Models with other vocabularies cannot be run.",
     )  # fmt: skip
 
@@ -104,15 +104,17 @@ def from_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> 
     sides = {"config.json": config} | {n: _side(folder, n) for n in ("generation_config.json", "tokenizer_config.json")}
     template = _template(folder, sides["tokenizer_config.json"])
     data = read_side(path, MAX_VOCABULARY, "This is no vocabulary.")
-    if len(data) <= SMALL and (found := _bytes_of_json(read_json(path), sides, template)):
-        return found
+    if len(data) <= SMALL and (tokenizer := _bytes_of_json(read_json(path), sides, template)):
+        return tokenizer
     with _reading("tokenizer.json"):
         inner = _built(bytes(data))
         expansion = check_steps(inner, "tokenizer.json")
         kind, strips = _kind_of(inner, "tokenizer.json")
         facts = _facts(sides, inner.token_to_id, inner.id_to_token, template)
-        said = sides["tokenizer_config.json"].get("add_bos_token")
-        adds = said if isinstance(said, bool) else facts.bos is not None and inner.encode("").ids[:1] == [facts.bos]
+        setting = sides["tokenizer_config.json"].get("add_bos_token")
+        adds = (
+            setting if isinstance(setting, bool) else facts.bos is not None and inner.encode("").ids[:1] == [facts.bos]
+        )
         facts = replace(facts, adds_bos=adds, suffix=_suffix(inner, sides["tokenizer_config.json"], facts))
         return PackageTokenizer(inner, kind, facts, strips=strips, expansion=expansion)
 
@@ -138,20 +140,20 @@ def _template(folder: Path, side: Mapping[str, Any]) -> str | None:
     """The chat template: its own file, one text, or the one named "default" of several."""
     if (folder / "chat_template.jinja").is_file():
         data = read_start(contained(folder, "chat_template.jinja"), MAX_TEMPLATE + 1)
-        where, found = "chat_template.jinja", str(data, "utf-8", "replace")
+        where, text = "chat_template.jinja", str(data, "utf-8", "replace")
     else:
-        where, given = "tokenizer_config.json, chat_template", side.get("chat_template")
-        if isinstance(given, list):
+        where, entry = "tokenizer_config.json, chat_template", side.get("chat_template")
+        if isinstance(entry, list):
             named = {
-                r["name"]: r.get("template") for r in given if isinstance(r, dict) and isinstance(r.get("name"), str)
+                r["name"]: r.get("template") for r in entry if isinstance(r, dict) and isinstance(r.get("name"), str)
             }
-            given = named.get("default") or next(iter(named.values()), None)
-        if given is None:
+            entry = named.get("default") or next(iter(named.values()), None)
+        if entry is None:
             return None
-        if not isinstance(given, str):
-            raise fault(where, f"a {type(given).__name__}", "a text, or a list of names and templates")
-        found = given
-    return _bounded(found, where)
+        if not isinstance(entry, str):
+            raise fault(where, f"a {type(entry).__name__}", "a text, or a list of names and templates")
+        text = entry
+    return _bounded(text, where)
 
 
 def _bounded(template: str, where: str) -> str:
@@ -160,14 +162,14 @@ def _bounded(template: str, where: str) -> str:
     return template
 
 
-def _bytes_of_json(found: dict[str, Any], sides: Mapping[str, Any], template: str | None) -> ByteTokenizer | None:
+def _bytes_of_json(body: dict[str, Any], sides: Mapping[str, Any], template: str | None) -> ByteTokenizer | None:
     """A byte vocabulary, if the JSON is one: 256 bytes, no merges, added tokens."""
-    model, added = found.get("model"), found.get("added_tokens") or []
+    model, added = body.get("model"), body.get("added_tokens") or []
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(model, dict) or not isinstance(vocab, dict) or not isinstance(added, list):
         return None
     rows = [r for r in added if isinstance(r, dict) and isinstance(r.get("content"), str)]
-    level = "ByteLevel" in (_kind(found.get("decoder")), _kind(found.get("pre_tokenizer")))
+    level = "ByteLevel" in (_kind(body.get("decoder")), _kind(body.get("pre_tokenizer")))
     if model.get("merges") or not level or not _byte_level(list(vocab), [r["content"] for r in rows]):
         return None
     pairs = [*vocab.items(), *((r["content"], r.get("id")) for r in rows)]
@@ -196,15 +198,15 @@ def _facts(
 ) -> Facts:
     """First and last tokens: by text in tokenizer_config.json, by number in the other two."""
     numbers: dict[str, list[int]] = {"bos": [], "eos": []}
-    for key, found in numbers.items():
+    for key, ids in numbers.items():
         written = sides["tokenizer_config.json"].get(f"{key}_token")
         written = written.get("content") if isinstance(written, dict) else written
         if written is not None and not isinstance(written, str):
             raise fault(f"tokenizer_config.json, {key}_token", f"a {type(written).__name__}", "the text of a token")
         if written is not None and (number := id_of(written)) is not None:
-            found.append(number)
+            ids.append(number)
         for name in ("generation_config.json", "config.json"):
-            found += _numbers(sides[name].get(f"{key}_token_id"), f"{name}, {key}_token_id")
+            ids += _numbers(sides[name].get(f"{key}_token_id"), f"{name}, {key}_token_id")
     bos, eos = numbers["bos"], numbers["eos"]
     return Facts(
         bos=bos[0] if bos else None, eos=frozenset(eos), chat_template=template,
@@ -212,12 +214,12 @@ def _facts(
     )  # fmt: skip
 
 
-def _numbers(given: Any, where: str) -> list[int]:
-    found = given if isinstance(given, list) else [] if given is None else [given]
-    for number in found:
+def _numbers(value: Any, where: str) -> list[int]:
+    numbers = value if isinstance(value, list) else [] if value is None else [value]
+    for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < keys.MAX_TOKENS:
-            raise fault(where, visible(repr(given)), f"token ids below {keys.MAX_TOKENS}")
-    return list(found)
+            raise fault(where, visible(repr(value)), f"token ids below {keys.MAX_TOKENS}")
+    return list(numbers)
 
 
 # ---- GGUF
@@ -228,9 +230,9 @@ def from_gguf(metadata: Mapping[str, Any]) -> ByteTokenizer | PackageTokenizer:
     kind = gguf.scalar(metadata, "tokenizer.ggml.model")
     make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:
-        found = "none" if kind is None else repr(visible(str(kind)))
+        actual = "none" if kind is None else repr(visible(str(kind)))
         raise fault(
-            "tokenizer.ggml.model", found, " or ".join(map(repr, _KINDS)),
+            "tokenizer.ggml.model", actual, " or ".join(map(repr, _KINDS)),
             "Take the model's Hugging Face folder, which has a tokenizer.json.",
         )  # fmt: skip
     tokens, types = _listed(metadata, "tokens", str), _listed(metadata, "token_type", int)
@@ -243,34 +245,34 @@ def from_gguf(metadata: Mapping[str, Any]) -> ByteTokenizer | PackageTokenizer:
     return make(metadata, tokens, types or [keys.NORMAL] * len(tokens))
 
 
-def _listed(metadata: Mapping[str, Any], key: str, of: type) -> list[Any]:
-    found = metadata.get(f"tokenizer.ggml.{key}")
-    if found is None:
+def _listed(metadata: Mapping[str, Any], key: str, element: type) -> list[Any]:
+    values = metadata.get(f"tokenizer.ggml.{key}")
+    if values is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(v, of) for v in found):
-        raise fault(f"tokenizer.ggml.{key}", f"a {type(found).__name__}", f"a list of {of.__name__}")
-    return found
+    if not isinstance(values, list) or not all(isinstance(v, element) for v in values):
+        raise fault(f"tokenizer.ggml.{key}", f"a {type(values).__name__}", f"a list of {element.__name__}")
+    return values
 
 
 def _gguf_facts(metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int], adds: bool) -> Facts:
     """First and last tokens; the file names one last token, the others are known by their text."""
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for key in ("bos", "eos", "eot", "eom"):
         number = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
         if number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(tokens):
             raise fault(f"tokenizer.ggml.{key}_token_id", visible(repr(number)), f"a token id below {len(tokens)}")
-        found[key] = number
+        ids[key] = number
     ends = {i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == keys.CONTROL and t in ENDS}
-    said = gguf.scalar(metadata, "tokenizer.ggml.add_bos_token")
+    setting = gguf.scalar(metadata, "tokenizer.ggml.add_bos_token")
     template = gguf.scalar(metadata, "tokenizer.chat_template")
     return Facts(
-        bos=found.get("bos"), eos=frozenset(ends | {n for k, n in found.items() if k != "bos"}),
-        adds_bos=said if isinstance(said, bool) else adds,
-        suffix=(found["eos"],) if gguf.scalar(metadata, "tokenizer.ggml.add_eos_token") is True and "eos" in found else (),
-        bos_token=tokens[found["bos"]] if "bos" in found else "",
-        eos_token=tokens[found["eos"]] if "eos" in found else "",
+        bos=ids.get("bos"), eos=frozenset(ends | {n for k, n in ids.items() if k != "bos"}),
+        adds_bos=setting if isinstance(setting, bool) else adds,
+        suffix=(ids["eos"],) if gguf.scalar(metadata, "tokenizer.ggml.add_eos_token") is True and "eos" in ids else (),
+        bos_token=tokens[ids["bos"]] if "bos" in ids else "",
+        eos_token=tokens[ids["eos"]] if "eos" in ids else "",
         chat_template=_bounded(template, "tokenizer.chat_template") if isinstance(template, str) else None,
     )  # fmt: skip
 
@@ -345,14 +347,14 @@ def _joining(tokens: list[str], types: list[int], scores: list[float], prefix: b
 def _merges(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Pairs of tokens in the order in which they are joined: the best score of the union first."""
     normal = {t: i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == keys.NORMAL}
-    found = [
+    candidates = [
         (-scores[i], i, normal[t[:cut]], t[:cut], t[cut:])
         for t, i in normal.items()
         if len(t) <= MAX_PIECE
         for cut in range(1, len(t))
         if t[:cut] in normal and t[cut:] in normal
     ]
-    return [(left, right) for *_, left, right in sorted(found)]
+    return [(left, right) for *_, left, right in sorted(candidates)]
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any], list[str], list[int]], ByteTokenizer | PackageTokenizer]] = {

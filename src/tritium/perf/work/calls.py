@@ -94,9 +94,10 @@ def _host(result: Any) -> Any:
 
 
 def flat(result: Any) -> Data:
-    """Return all elements of all results, one after another."""
-    results = result if isinstance(result, tuple) else (result,)
-    return np.concatenate([np.atleast_1d(np.asarray(r)).astype(np.float64).ravel() for r in results])
+    """Return all elements of all results, one after another; of complex numbers both parts."""
+    results = [np.atleast_1d(np.asarray(r)).ravel() for r in (result if isinstance(result, tuple) else (result,))]
+    parts = [p for r in results for p in ((r.real, r.imag) if np.iscomplexobj(r) else (r,))]
+    return np.concatenate([p.astype(np.float64) for p in parts])
 
 
 def _tolerance(op: tt.Op, data: list[Any]) -> float:
