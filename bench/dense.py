@@ -8,6 +8,7 @@ Knows nothing of the inside of any library: each is called as its users call it 
     python bench/dense.py --results dense.json     figures with intervals, machine and command: see bench/results.py
     python bench/dense.py --all                    every op of the table at 8 and 1,000,000 elements: see bench/dense_ops.py
     python bench/dense.py --all --only sort,topk   some of them
+    python bench/dense.py --loops                  loops of 100 to 1,000,000 turns over data: see bench/dense_loops.py
 
 Method. One child process per thread count, confined to that many CPUs before anything is imported, so that the same
 limit holds for libraries that have no switch of their own. Inputs are made once, outside the timing; every output is
@@ -36,7 +37,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns, sleep
+from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
 
 from results import Entry, add_option, compared, compared_columns, write
@@ -200,21 +201,23 @@ def settle(call: Call) -> None:
         call()
 
 
-def loops_for(call: Call) -> tuple[int, int]:
+def loops_for(call: Call, clock: Callable[[], int]) -> tuple[int, int]:
     """How many calls make a sample, and how many ns that sample takes."""
     loops = 1
     while True:
         settle(call)
-        elapsed = min(timed(call, loops) for _ in range(2))
+        elapsed = min(timed(call, loops, clock) for _ in range(2))
         if elapsed >= SAMPLE_NS:
             return loops, elapsed
         loops = max(loops + 1, math.ceil(loops * 1.2 * SAMPLE_NS / max(elapsed, 1)))
 
 
-def interleave(calls: dict[str, Call], budget_s: float, least: int, most: int) -> dict[str, list[float]]:
+def interleave(
+    calls: dict[str, Call], budget_s: float, least: int, most: int, clock: Callable[[], int] = perf_counter_ns
+) -> dict[str, list[float]]:
     """ns per call of every library, one value a round; orders are random, balanced by their reverses."""
     gc.collect()
-    plan = {name: loops_for(call) for name, call in calls.items()}
+    plan = {name: loops_for(call, clock) for name, call in calls.items()}
     rest_ns = int(REST_S * 1e9)
     round_ns = sum(elapsed + rest_ns + max(SETTLE_NS, elapsed // loops) for loops, elapsed in plan.values())
     pairs = min(max(int(budget_s * 1e9 / round_ns / 2), least // 2), most // 2)
@@ -225,7 +228,7 @@ def interleave(calls: dict[str, Call], budget_s: float, least: int, most: int) -
         shuffle(order)
         for name in order + order[::-1]:
             settle(calls[name])
-            samples[name].append(timed(calls[name], plan[name][0]) / plan[name][0])
+            samples[name].append(timed(calls[name], plan[name][0], clock) / plan[name][0])
     return samples
 
 
@@ -394,6 +397,7 @@ def measure_all(args: argparse.Namespace, names: Sequence[str], threads: int) ->
     if usable := cpus():
         os.sched_setaffinity(0, usable[:threads])
     import dense_ops
+    from threadpoolctl import threadpool_limits
 
     if "torch" in args.libs:
         try:
@@ -404,11 +408,29 @@ def measure_all(args: argparse.Namespace, names: Sequence[str], threads: int) ->
             torch.set_num_threads(threads)
     libraries = [name for name in args.libs if name in ("tritium", "numpy", "torch")]
     gc.disable()
-    result = dense_ops.measure(names, libraries, interleave, args.quick)
-    print(f"{machine()}, {threads} thread{'s' * (threads > 1)}")
+    clock = thread_time_ns if args.cpu_time else perf_counter_ns
+    with threadpool_limits(threads):  # NumPy's BLAS, which began before the CPUs were chosen
+        result = dense_ops.measure(names, libraries, partial(interleave, clock=clock), args.quick)
+    print(f"{machine()}, {threads} thread{'s' * (threads > 1)}{', CPU time' * args.cpu_time}")
     print(dense_ops.report(result["ns"], libraries, result["notes"]))
     if args.results:
         dense_ops.write_results(args.results, result, libraries, threads)
+
+
+def measure_loops(args: argparse.Namespace, threads: int) -> None:
+    """Time loops over data, in this process."""
+    import dense_loops
+
+    import tritium as tt
+
+    tt.set_num_threads(threads)
+    gc.disable()
+    decades = dense_loops.DECADES[:3] if args.quick else dense_loops.DECADES
+    results = dense_loops.measure([name for name in args.libs if name in ("tritium", "numpy")], decades)
+    print(f"{machine()}, {threads} thread{'s' * (threads > 1)}; ns of a turn by decade")
+    print(dense_loops.report(results))
+    if args.results:
+        dense_loops.write_results(args.results, results, threads)
 
 
 def main() -> None:
@@ -417,6 +439,10 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2", help="thread counts, one run each (1,2)")
     parser.add_argument("--only", default="", help=f"rows: {','.join(rows)}; with --all the names of ops")
     parser.add_argument("--all", action="store_true", help="every op of the table beside numpy and torch")
+    parser.add_argument("--loops", action="store_true", help="loops over data, by the hundred and by the million")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="with --all and one thread: for a machine with other load"
+    )
     parser.add_argument("--libs", type=partial(choice, libraries), default=libraries, help="the first is the base")
     parser.add_argument("--quick", action="store_true", help="fewer samples, no compiled peers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a call)")
@@ -424,8 +450,13 @@ def main() -> None:
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     counts, usable = [int(count) for count in args.threads.split(",")], cpus()
+    if args.cpu_time and not (args.all and counts[0] == 1):
+        parser.error("--cpu-time is the time of one thread: it needs --all and --threads 1")
     if args.all:
         measure_all(args, args.only.split(",") if args.only else (), counts[0])
+        return
+    if args.loops:
+        measure_loops(args, counts[0])
         return
     try:
         args.only = choice(rows, args.only) if args.only else rows

@@ -26,6 +26,17 @@ from tritium.testing import arrays
 
 SIZES = (8, 1_000_000)
 NAMES = {"axis": "dim", "keepdims": "keepdim", "shape": "size"}  # attributes under PyTorch's names
+WORST = 5  # ops that a summary names
+REASONS = {  # why an op is slower than the best peer, where that is known
+    "sort": "keys are made of the elements and turned back, so that NaN come last and equal zeros keep their order",
+    "silu": "it is computed in f64 and rounded once, so that every device returns the same bits",
+    "prod": "every factor of floats is multiplied in f64, which does not overflow where a product of f32 would",
+    "linear": "a row has the same bits in any batch and on every instruction set: products and sums are rounded apart",
+    "acosh": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
+    "asinh": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
+    "atanh": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
+    "expm1": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
+}
 TOLERANCE = 1e-3  # of the largest magnitude: enough to tell the same function from another
 
 
@@ -204,17 +215,18 @@ def measure(
 ) -> dict[str, Any]:
     """Time every op at every size; ns a call by library, one value a round."""
     results: dict[str, dict[str, list[float]]] = {}
-    notes: list[str] = []
+    fixed: dict[int, list[str]] = {}
     with np.errstate(all="ignore"):
         for op, elements, case in cases(names):
             if case is None:
-                notes.append(f"no sample of {op.name} grows to {elements:,} elements")
+                fixed.setdefault(elements, []).append(op.name)
                 continue
             calls = {libraries[0]: ours(case)}
             for name in libraries[1:]:
                 if (call := theirs(case, name)) is not None:
                     calls[name] = call
-            results[f"{op.name} {elements}"] = interleave(calls, *((0.1, 4, 6) if quick else (1.0, 8, 40)))
+            results[f"{op.name} {elements}"] = interleave(calls, *((0.1, 4, 6) if quick else (1.0, 8, 20)))
+    notes = [f"no sample has {elements:,} elements of {', '.join(ops)}" for elements, ops in fixed.items()]
     return {"ns": results, "notes": notes}
 
 
@@ -250,15 +262,32 @@ def report(results: Mapping[str, Mapping[str, Sequence[float]]], libraries: Sequ
     for elements in SIZES:
         found = ratios(results, base, elements)
         if found:
-            worst = sorted(found.items(), key=lambda entry: -entry[1])[:5]
+            worst = sorted(found.items(), key=lambda entry: -entry[1])[:WORST]
             told = ", ".join(f"{op} {value:.2f}" for op, value in worst)
             lines.append(f"\n{elements:,} elements: {base}'s time over the best peer's: median {median(found.values()):.2f} of "
                          f"{len(found)} ops; worst: {told}")  # fmt: skip
     return "\n".join([*lines, *(f"Note: {note}." for note in notes)])
 
 
+def summaries(results: Mapping[str, Mapping[str, Sequence[float]]], base: str) -> list[str]:
+    """Return for each size the median ratio, and the reasons of ops among the worst five that are slower than the best peer."""
+    lines = []
+    for elements in SIZES:
+        known = ratios(results, base, elements)
+        if not known:
+            continue
+        behind = sum(ratio > 1 for ratio in known.values())
+        lines.append(
+            f"{elements:,} elements: time of {base} / that of the best peer: median {median(known.values()):.2f} of "
+            f"{len(known)} ops, {behind} of them above 1"
+        )
+        worst = sorted(known, key=lambda op: -known[op])[:WORST]
+        lines += [f"{op}: {REASONS[op]}" for op in worst if known[op] > 1 and op in REASONS]
+    return list(dict.fromkeys(lines))
+
+
 def write_results(path: Path, result: Mapping[str, Any], libraries: Sequence[str], threads: int) -> None:
     rows = [Entry(tuple(key.split()), compared(s, libraries[0], 1e-3)) for key, s in result["ns"].items()]
     columns = compared_columns(libraries, libraries[0], "µs", "median time of a call")
-    notes = [f"{note}." for note in result["notes"]]
+    notes = [f"{note}." for note in (*summaries(result["ns"], libraries[0]), *result["notes"])]
     write(path, "Every op beside other libraries", ("op", "elements"), columns, rows, threads=threads, notes=notes)

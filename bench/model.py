@@ -1,9 +1,11 @@
-"""Whole models side by side: this package, llama.cpp, ik_llama.cpp and Litespark on the same weights, threads and machine.
+"""Whole models side by side: this package, llama.cpp, ik_llama.cpp, bitnet.cpp and Litespark on the same weights, threads and machine.
 
     python bench/make_model.py 2b.gguf                                     # BitNet b1.58 2B-4T's shape, random weights
     tritium prepack 2b.gguf 2b.tritium
     python bench/model.py --ours 2b.tritium \\
         --peer "llama.cpp TQ2_0" llama.cpp/build/bin/llama-bench 2b-tq2.gguf --threads 2
+    python bench/make_model.py i2s.gguf --arch bitnet && python bench/model.py --ours 2b.tritium \\
+        --peer "bitnet.cpp I2_S" bitnet/llama-bench i2s.gguf --threads 2     # built by bench/peers.sh
     python bench/make_model.py 2b --format bf16 && python bench/model.py --ours 2b.tritium \\
         --litespark "Litespark 1.0.3" litespark/bin/python 2b --threads 2  # an interpreter that has litespark-inference
     python bench/model.py --ours 2b.tritium --parts                        # what a token's time goes to

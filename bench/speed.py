@@ -5,7 +5,8 @@
 
 A block begins with `<!-- results: NAME -->` and ends with `<!-- end -->`. Behind the name a block may choose rows and columns:
 `tokens=16,128` takes rows with these labels, `fold=shape` joins rows that differ in this label to a range, `columns=A;B` takes
-these columns. A ratio is printed plainly only where its interval is known and within ±15 %; otherwise it begins with `~`.
+these columns, `worst=5` the five rows with the smallest ratios. A ratio is printed plainly only where its interval is known and
+within ±15 %; otherwise it begins with `~`.
 """
 
 from __future__ import annotations
@@ -38,24 +39,31 @@ class Block(NamedTuple):
     rows: Mapping[str, frozenset[str]]  # labels that are shown, by label column
     fold: str = ""
     columns: tuple[str, ...] = ()
+    worst: int = 0  # so many rows with the smallest ratios; 0: all rows
 
 
 def block_of(text: str) -> Block:
     """Return what the options of a block say."""
     name, _, rest = text.strip().partition(" ")
     rows: dict[str, frozenset[str]] = {}
-    fold, columns = "", ()
+    fold, columns, worst = "", (), 0
     if left := OPTION.sub("", rest).strip():
-        raise ValueError(f"results: {text}: {left!r} is no option; write LABEL=VALUE, fold=LABEL or columns=A;B")
+        raise ValueError(
+            f"results: {text}: {left!r} is no option; write LABEL=VALUE, fold=LABEL, columns=A;B or worst=N"
+        )
     for key, quoted in OPTION.findall(rest):
         value = quoted.strip('"')
         if key == "fold":
             fold = value
         elif key == "columns":
             columns = tuple(value.split(";"))
+        elif key == "worst":
+            if not value.isdecimal() or not int(value):
+                raise ValueError(f"results: {text}: worst={value}: a number of rows is needed, as worst=5")
+            worst = int(value)
         else:
             rows[key] = frozenset(value.split(","))
-    return Block(name, rows, fold, columns)
+    return Block(name, rows, fold, columns, worst)
 
 
 # ---- figures
@@ -112,7 +120,22 @@ def grouped(table: SpeedTable, block: Block) -> dict[tuple[str, ...], list[Entry
             groups.setdefault(tuple(v for k, v in named.items() if k != block.fold), []).append(row)
     if not groups:
         raise ValueError(f"{table.name}: no row has {dict(block.rows)}; the block would be empty")
-    return groups
+    return worst_of(table, groups, block.worst) if block.worst else groups
+
+
+def worst_of(
+    table: SpeedTable, groups: Mapping[tuple[str, ...], list[Entry]], count: int
+) -> dict[tuple[str, ...], list[Entry]]:
+    """Return the groups with the smallest ratios, the smallest first; those without a ratio are left out."""
+    names = [column.name for column in table.columns if column.kind == "ratio"]
+    least = {
+        key: min(ratios)
+        for key, rows in groups.items()
+        if (ratios := [row.figures[name].median for row in rows for name in names if name in row.figures])
+    }
+    if not least:
+        raise ValueError(f"{table.name}: worst={count}: no row of the block has a ratio")
+    return {key: groups[key] for key in sorted(least, key=lambda key: least[key])[:count]}
 
 
 def chosen_columns(table: SpeedTable, block: Block, rows: Iterable[Entry]) -> list[Column]:

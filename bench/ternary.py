@@ -7,7 +7,7 @@ Knows nothing of the inside of any library: each is called as its users call it,
     python bench/ternary.py --kernels                    tritium's own kernels side by side, one for each instruction set
     python bench/ternary.py --groups 128,64 --libs tritium    a scale for each group of columns beside one for all; and for each
                                                          group of activations too ("both")
-    python bench/ternary.py --peer peer.py               one more library, see below
+    python bench/ternary.py --peer peer.py               one more library, see below; bench/ggml_peer.py: bitnet.cpp, llama.cpp
     python bench/ternary.py --json ternary.json          every raw value too
 
 Method. One child process per thread count, confined to that many CPUs before anything is imported. Weights are

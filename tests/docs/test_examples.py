@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tritium import io
+from tritium.models.load import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VERSES = ["Ge1:1 In the beginning.", "Ge1:2 And the earth.", "Ge2:1 Thus.", "Exo1:1 Now these."]
@@ -147,3 +148,101 @@ def test_both_ways_to_a_ternary_network_are_compared_on_held_out_text(
         "distilled": 1,
     }
     assert results["distilled"] == {"mean": results["runs"][0]["distilled"], "spread": 0.0}
+
+
+def test_the_model_of_the_package_is_a_teacher(
+    train_bytes: ModuleType, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = import_module("distil_bytes")
+    sizes = "--seeds 1 --steps 2 --batch 2 --hidden 32 --intermediate 64 --layers 1 --context 32 --shipped".split()
+    assert set(module.main(["--text", str(text), *sizes])["runs"][0]) == {"from scratch", "distilled"}
+    prompt = load().tokenizer.encode("In the beginning God", bos=False)
+    with torch.no_grad():
+        ours = module.shipped_teacher("cpu").eval()(torch.tensor([prompt]))[0, -1]
+    session = load(kv="f32").session()
+    torch.testing.assert_close(ours, torch.tensor(session.extend(0, prompt)), rtol=1e-3, atol=1e-3)
+
+
+# ---- stories
+
+
+@pytest.fixture
+def stories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "stories"))
+
+
+@pytest.mark.usefixtures("stories")
+def test_prompts_are_a_function_of_their_index() -> None:
+    prompts = import_module("prompts")
+    drawn = [prompts.prompt(i) for i in range(2000)]
+    assert drawn == [prompts.prompt(i) for i in range(2000)]
+    assert len(set(drawn)) > 1990
+    assert not any("{" in part for pair in drawn for part in pair)
+    assert prompts.prompt(0, seed=1) != drawn[0]
+
+
+@pytest.mark.usefixtures("stories")
+def test_texts_are_read_out_of_a_log() -> None:
+    reading = import_module("reading")
+    number, forced = reading.NUMBER, reading.FORCED
+    log = [
+        number + 5,
+        number + 2,
+        forced,
+        70,
+        71,
+        reading.END,
+        number + 6,
+        number,
+        forced,
+        72,
+        reading.CUT,
+        number,
+        number,
+    ]
+    likely = [0, 0, 0, -1, -2, -3, 0, 0, 0, -4, -6, 0, 0]
+    arrays = np.array(log, np.uint16), np.array(likely, np.float16)
+    texts = [(who, ids.tolist(), mean, ended) for who, ids, mean, ended in reading.texts_of(*arrays)]
+    assert texts == [(5 + (2 << 13), [70, 71], -2.0, True), (6, [72], -5.0, False)]
+    assert [who for who, *_ in reading.texts_of(*arrays, 6)] == [6]
+
+
+@pytest.mark.usefixtures("stories")
+def test_texts_are_judged() -> None:
+    reading = import_module("reading")
+    words = [f"{a}{b}" for a in "bcdfghjk" for b in ("ale", "ine", "ock", "um", "ent", "op", "ar", "ist")]
+    good = " ".join(words) + "."
+    assert reading.fault_of(good, ended=True) == ""
+    assert reading.fault_of(good, ended=False) == "does not end"
+    assert reading.fault_of("A dog.", ended=True) == "is short"
+    assert reading.fault_of(good[:-1], ended=True) == "ends or quotes badly"
+    assert reading.fault_of(good.replace(".", " in this story."), ended=True) == "speaks of itself or holds a list"
+    assert reading.fault_of(f"{good} {good}", ended=True) == "repeats"
+    assert reading.clean("“A”  b\n\nc") == '"A" b\nc'
+    assert reading.value_of(good, -1.0) > reading.value_of(good + " A testament.", -1.0) > reading.value_of(good, -2.0)
+
+
+@pytest.mark.usefixtures("stories")
+def test_a_network_with_a_vocabulary_of_its_own_is_trained_and_exported(
+    train_bytes: ModuleType, tmp_path: Path
+) -> None:
+    pytest.importorskip("tokenizers", reason="needs tokenizers: pip install tokenizers")
+    (tmp_path / "texts").write_text(
+        "\0".join(f"The fox saw {i % 7} hens, and {i % 5} of them saw it." for i in range(400))
+    )
+    sizes = (
+        "--hidden 256 --intermediate 256 --heads 4 --kv-heads 2 --layers 1 --vocab 300 --context 32 --batch 4".split()
+    )
+    out = tmp_path / "out"
+    import_module("train").main([str(tmp_path / "texts"), "--out", str(out), "--steps", "3", "--samples", "1", *sizes])
+    log = json.loads((out / "log.json").read_text())
+    assert log["steps"] == 3
+    assert 0 < log["held_out_loss"] < 7
+    from tritium import load
+
+    model = load(out / "model.gguf")
+    assert model.tokenizer.vocab_size == 300
+    assert model.tokenizer.decode(model.tokenizer.encode("The fox")[1:]) == "The fox"
+    assert (out / "samples.txt").read_text().startswith("Once upon a time,")

@@ -123,6 +123,17 @@ def test_a_block_chooses_rows_and_columns() -> None:
     ]
 
 
+def test_a_block_shows_the_rows_with_the_smallest_ratios() -> None:
+    rows = speed.render(speed_table(), speed.block_of("small worst=2 columns=tritium")).splitlines()[2:4]
+    assert rows == ["| add | 1 | 10 ±1 % |", "| mul | 1 | 12 ±1 % |"]
+    least = speed.render(speed_table(), speed.block_of("small case=mul,add threads=1,2 worst=1")).splitlines()[2:4]
+    assert least[0].startswith("| add | 1 |")
+    assert not least[1]
+    plain = speed_table(columns=speed_table().columns[:2])
+    with pytest.raises(ValueError, match="no row of the block has a ratio"):
+        speed.render(plain, speed.block_of("small worst=1"))
+
+
 def test_a_column_without_a_figure_is_left_out() -> None:
     assert "numpy, µs" not in speed.render(speed_table(), speed.block_of("small case=mul"))
 
@@ -141,6 +152,8 @@ def test_rows_are_folded_to_a_range_with_its_widest_interval() -> None:
         ("small fold=tea", "no label tea"),
         ("small columns=tea", "no column tea"),
         ("small threads=9", "no row has"),
+        ("small worst=0", "a number of rows is needed"),
+        ("small worst=few", "a number of rows is needed"),
     ],
 )
 def test_a_wrong_block_is_named(options: str, message: str) -> None:

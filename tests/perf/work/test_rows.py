@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import tritium as tt
@@ -14,6 +15,7 @@ from tritium.op import OPS, Kind
 from tritium.perf.engine.worker import checked, resolve
 from tritium.perf.records.case import Made, UnsupportedError
 from tritium.perf.work import rows
+from tritium.perf.work.calls import flat
 
 CALLED = ("tritium", "tritium.compile", "numpy")
 
@@ -102,3 +104,7 @@ def test_cases_of_the_table_and_of_a_network_are_measured_like_any_other() -> No
     found = tt.perf.measure(listed, [tt.perf.Arm("tritium")], plan)
     assert [run.status for run in found] == ["ok"] * len(listed), [run.reason for run in found]
     assert all("within" in run.checked or "same" in run.checked for run in found)
+
+
+def test_both_parts_of_complex_numbers_are_compared() -> None:
+    assert flat((np.array([1 + 2j, 3 - 4j]), np.float32(5))).tolist() == [1.0, 3.0, 2.0, -4.0, 5.0]
