@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from threading import Event, Timer
+
 import pytest
 
 from tritium.parallel import watch
@@ -95,3 +98,25 @@ def test_all_wait_for_a_rank_that_is_alive_and_for_no_other(clock: Clock) -> Non
         watches[0].wait_for_all("ready", 5.0, give_up)
     store.set("ready/1", "1")
     watches[0].wait_for_all("ready", 5.0, give_up)
+
+
+def test_the_end_waits_for_a_thread_within_the_store_and_lets_go_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that Python's end finds in the store aborts the process."""
+    entered, leave = Event(), Event()
+
+    class Slow(Store):
+        def set(self, key: str, value: str) -> None:
+            entered.set()
+            leave.wait(30)
+            super().set(key, value)
+
+    monkeypatch.setattr(watch, "BEAT_S", 0.001)
+    store = Slow()
+    held = weakref.ref(store)
+    watched = Watch(store, 0, 2)
+    assert entered.wait(30)
+    Timer(0.1, leave.set).start()  # much longer than two beats
+    watched.close()
+    assert not watched._thread.is_alive()
+    del store
+    assert held() is None

@@ -42,8 +42,12 @@ class Watch:
 
     def _beat(self, count: int) -> None:
         self._store.set(f"alive/{self.rank}", str(count))
-        known = [self._store.check([f"alive/{r}"]) for r in range(self.ranks)]
-        beats = [self._store.get(f"alive/{r}") if there else b"" for r, there in enumerate(known)]
+        beats = [b""] * self.ranks
+        for r in range(self.ranks):
+            if self._end.is_set():
+                return
+            if self._store.check([f"alive/{r}"]):
+                beats[r] = self._store.get(f"alive/{r}")
         self._answered = time.monotonic()
         for r, beat in enumerate(beats):
             if beat != self._beats[r]:
@@ -87,6 +91,12 @@ class Watch:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and the store where this rank holds it.
+
+        A thread that is still within the store while Python ends aborts the process: it is waited for as long as the store may take,
+        and rank 0 closes the store, so that no other rank waits in it for a process that is ending.
+        """
         self._end.set()
-        self._thread.join(2 * BEAT_S)
+        self._thread.join(LOST_S + 2 * BEAT_S)
+        if not self._thread.is_alive():
+            self._store = None
