@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tritium import interop, nn as native
-from tritium.backends.cuda.gpu import made_apart
+from tritium.backends.cuda.gpu import make_apart
 from tritium.errors import ArgumentError
 from tritium.torch.formulas import ACTIVATIONS, dequantised, learned, pack, round_activations, ternarise, unpack
 
@@ -119,7 +119,7 @@ def _keep(tensors: tuple[torch.Tensor | None, ...], key: tuple[Any, ...], make: 
     entry = known.get(key)
     if entry is None or not entry.is_of(*tensors):
         made_of = _state_of(tensors)
-        entry = made_apart(make, owner.device)
+        entry = make_apart(make, owner.device)
         entry.made_of = (object(),) if made_of is None else made_of
         entry.alive = tuple(t.detach() for t in tensors if t is not None)
         known[key] = entry

@@ -253,7 +253,7 @@ def ptx_of(name: str, capability: int, kinds: dict[str, str], fixed: dict[str, A
 @pytest.mark.parametrize("t", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize(("block", "whole"), [(1024, True), (1024, False), (4096, True), (4096, False)])
 def test_pieces_compile_for_every_gpu(capability: int, t: str, block: int, whole: bool) -> None:
-    kinds = {"x": f"*{t}", "made": "*i64"}
+    kinds = {"x": f"*{t}", "out": "*i64"}
     ptx = ptx_of(
         "pieces_kernel", capability, kinds, {"WHOLE": whole, "BLOCK": block}, 8, ("x", "size", "stride", "length")
     )
@@ -267,9 +267,9 @@ def test_pieces_compile_for_every_gpu(capability: int, t: str, block: int, whole
 @pytest.mark.parametrize("wide", [{"stride": "i64"}, {"length": "i64"}, {"stride": "i64", "length": "i64"}], ids=str)
 def test_sizes_beyond_32_bits_compile(wide: dict[str, str]) -> None:
     for t in ("fp32", "bf16"):
-        ptx = ptx_of("pieces_kernel", 90, {"x": f"*{t}", "made": "*i64"} | wide, {"WHOLE": True, "BLOCK": 4096}, 8)
+        ptx = ptx_of("pieces_kernel", 90, {"x": f"*{t}", "out": "*i64"} | wide, {"WHOLE": True, "BLOCK": 4096}, 8)
         assert ".local" not in ptx
-    ptx_of("pieces_kernel", 90, {"x": "*fp32", "made": "*i64"}, {"WHOLE": True, "BLOCK": 4096, "stride": 1}, 8)
+    ptx_of("pieces_kernel", 90, {"x": "*fp32", "out": "*i64"}, {"WHOLE": True, "BLOCK": 4096, "stride": 1}, 8)
 
 
 @compiles

@@ -141,7 +141,7 @@ def test_memory_of_the_host_is_written_by_the_kernel_itself() -> None:
 @compiles
 @pytest.mark.parametrize("capability", [75, 80, 90])
 @pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("name", ["settle_kernel", "tell_kernel"])
+@pytest.mark.parametrize("name", ["settle_kernel", "pinned_kernel"])
 def test_it_compiles_for_every_gpu(name: str, capability: int, many: bool) -> None:
     module = kernels()
     kernel = getattr(module, name)
@@ -157,11 +157,11 @@ def test_it_compiles_for_every_gpu(name: str, capability: int, many: bool) -> No
 def test_a_small_value_is_told_to_the_host_bit_by_bit(shape: tuple[int, ...], kind: str, seed: int) -> None:
     module = kernels()
     value = torch.from_numpy(np.random.default_rng(seed).integers(0, 100, shape)).to(getattr(torch, kind)).to(PLACE)
-    assert module.is_told(value) == (0 < value.nbytes <= module.SMALL)
-    assert not module.is_told(torch.zeros((4, 4), device=PLACE).T[1:])
-    if module.is_told(value):
+    assert module.can_write_pinned(value) == (0 < value.nbytes <= module.SMALL)
+    assert not module.can_write_pinned(torch.zeros((4, 4), device=PLACE).T[1:])
+    if module.can_write_pinned(value):
         here = torch.full(value.shape, 1, dtype=value.dtype, pin_memory=CUDA)
-        module.tell(value, here)
+        module.write_pinned(value, here)
         if CUDA:
             torch.cuda.synchronize()
         assert torch.equal(here, value.cpu())

@@ -78,8 +78,8 @@ def test_what_is_kept_is_made_in_a_thread_of_its_own_for_a_gpu(monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     here = threading.current_thread().name
-    assert cuda_gpu.made_apart(lambda: threading.current_thread().name, torch.device("cpu")) == here
-    apart = cuda_gpu.made_apart(lambda: threading.current_thread().name, torch.device("cuda", 0))
+    assert cuda_gpu.make_apart(lambda: threading.current_thread().name, torch.device("cpu")) == here
+    apart = cuda_gpu.make_apart(lambda: threading.current_thread().name, torch.device("cuda", 0))
     assert apart != here
     assert waited == [here, apart]  # for what it reads, and for what it made
 
@@ -87,4 +87,4 @@ def test_what_is_kept_is_made_in_a_thread_of_its_own_for_a_gpu(monkeypatch: pyte
         raise ValueError("no weights")
 
     with pytest.raises(ValueError, match="no weights"):
-        cuda_gpu.made_apart(fails, torch.device("cuda", 0))
+        cuda_gpu.make_apart(fails, torch.device("cuda", 0))

@@ -231,7 +231,7 @@ def test_what_is_not_taken_is_torch_s() -> None:
 def test_it_compiles_for_every_gpu(capability: int, word: str, ones: tuple[str, ...]) -> None:
     """Triton makes a constant of a size that is 1."""
     fixed = {"ROWS": 2, "COLUMNS": 256, "EARLY": capability == 90} | dict.fromkeys(ones, 1)
-    kinds = {"table": f"*{word}", "out": f"*{word}", "at": "*i32", "outside": "*i1"}
+    kinds = {"table": f"*{word}", "out": f"*{word}", "indices": "*i32", "outside": "*i1"}
     made = built(kernels().take_kernel, kinds, fixed, capability, num_warps=2)
     assert ".local" not in made.asm["ptx"]
     assert spilled(made) == 0

@@ -1,4 +1,4 @@
-"""Memory of a GPU that launches hand on: numbers that are zero between them.
+"""GPU memory shared by successive launches: counters that are zero between them.
 
 Knows nothing of kernels.
 """
@@ -10,18 +10,18 @@ from functools import lru_cache
 
 import torch
 
-from tritium.backends.cuda.gpu import capturing, made_apart
+from tritium.backends.cuda.gpu import capturing, make_apart
 
 
 class Counters:
-    """Numbers that are zero between launches, for programs of one launch that count each other.
+    """Counters that are zero between launches, by which the CTAs of one launch count each other.
 
-    A launch takes those of its stream, where launches follow each other. One that goes into a graph takes some that nobody
-    else gets: its graph may run beside anything. They are kept for good, since nobody says when a graph is gone.
+    A launch takes those of its stream, where launches run in order. A launch that is captured takes counters of its
+    own, since its graph may run beside anything. They are never freed: nothing reports when a graph is destroyed.
     """
 
     AHEAD = 1 << 16  # that are ready for a capture, which can zero none: those of some hundred launches
-    LINE = 32  # of them are given together, so that no two launches write to one line of the cache
+    LINE = 32  # of them are handed out together, so that no two launches write to one line of the cache
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -31,20 +31,20 @@ class Counters:
         self._lock = threading.Lock()
 
     def _zeros(self, n: int) -> torch.Tensor:
-        made = made_apart(lambda: torch.zeros(n, dtype=torch.int32, device=self.device), self.device)
-        self._kept.append(made)
-        return made
+        zeros = make_apart(lambda: torch.zeros(n, dtype=torch.int32, device=self.device), self.device)
+        self._kept.append(zeros)
+        return zeros
 
     def some(self, n: int) -> torch.Tensor:
-        """n of them for a launch on the current stream."""
+        """Return n counters for a launch on the current stream."""
         n = -(-n // self.LINE) * self.LINE
         on_gpu = self.device.type == "cuda"
         with self._lock:
             if capturing():
                 if self._fresh.numel() < n:  # the graph zeroes them itself, each time it runs
                     return torch.zeros(n, dtype=torch.int32, device=self.device)
-                found, self._fresh = self._fresh[:n], self._fresh[n:]
-                return found
+                counts, self._fresh = self._fresh[:n], self._fresh[n:]
+                return counts
             stream = torch.cuda.current_stream(self.device) if on_gpu else None
             key = stream.cuda_stream if stream is not None else 0
             if key not in self._streams or self._streams[key].numel() < n:
@@ -56,5 +56,5 @@ class Counters:
 
 @lru_cache
 def counters(device: torch.device) -> Counters:
-    """Those of a device."""
+    """Return the counters of a device."""
     return Counters(device)

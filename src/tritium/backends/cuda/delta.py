@@ -1,7 +1,7 @@
-"""The gated delta rule by a Triton kernel: a program keeps some columns of a head's state in registers through all tokens.
+"""The gated delta rule by a Triton kernel: a CTA keeps some columns of a head's state in registers for all tokens.
 
-Knows nothing of storages, tensors of ours or graphs. Columns do not meet, so that programs share nothing; a token is computed in the
-same order whether it comes alone or not.
+Knows nothing of storages, Tritium's tensors or graphs. Columns are independent, so CTAs share nothing; a token is
+computed in the same order whether it comes alone or not.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import triton.language as tl
 from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.order import begin
 
-ELEMENTS = 4096  # of a state that a program keeps: what registers of four warps hold
+ELEMENTS = 4096  # of a state that a CTA keeps: what registers of four warps hold
 MOST_COLUMNS = 64
 
 
 @triton.jit
 def _line(x, b, h, strides):
-    """Where head h of the first token of sequence b is, in x [batch, tokens, heads, size] or [batch, tokens, heads]."""
+    """Return the address of head h of the first token of sequence b in x [batch, tokens, heads, size] or [batch,
+    tokens, heads].
+    """
     return x + b.to(tl.int64) * strides[0] + h * strides[2]
 
 
@@ -28,7 +30,10 @@ def delta_kernel(
     state, q, k, v, decay, beta, places, y, tokens, slots, q_strides, k_strides, v_strides, decay_strides, beta_strides,
     DK: tl.constexpr, DV: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of one head of a sequence: its state, contiguous, is written where it is; y [batch, tokens, heads, DV] too."""
+    """Update some columns of the state of one head of a sequence in place, and write y [batch, tokens, heads, DV].
+
+    The state is contiguous.
+    """
     begin(EARLY)
     b, h, heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     i, c = tl.arange(0, ROWS), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -36,8 +41,10 @@ def delta_kernel(
     inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count > 0) & (count <= tokens)
     slot, count = tl.where(inside, slot, 0), tl.where(inside, count, 0)
     lines = (slot.to(tl.int64) * heads + h) * DK + i
-    at, fits = state + lines[:, None] * DV + c[None, :], (i < DK)[:, None] & (c < DV)[None, :]
-    s = tl.where(start > 0, tl.load(at, mask=fits, other=0.0), 0.0)  # old numbers are nothing to a sequence that begins
+    cells, fits = state + lines[:, None] * DV + c[None, :], (i < DK)[:, None] & (c < DV)[None, :]
+    s = tl.where(
+        start > 0, tl.load(cells, mask=fits, other=0.0), 0.0
+    )  # old numbers are nothing to a sequence that begins
     keys, queries = _line(k, b, h // PER, k_strides) + i, _line(q, b, h // PER, q_strides) + i
     values, fades, strengths = (
         _line(v, b, h, v_strides) + c,
@@ -57,7 +64,7 @@ def delta_kernel(
         tl.store(to, tl.zeros((COLUMNS,), tl.float32), mask=c < DV)
         to += heads * DV
     if count > 0:
-        tl.store(at, s, mask=fits)
+        tl.store(cells, s, mask=fits)
 
 
 def _in_lines(x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +75,10 @@ def delta_rule(
     state: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor,
     places: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """What the row `gated_delta_rule` says, into the state itself, which is contiguous. Sequences outside of it change nothing."""
+    """Return the result of the op `gated_delta_rule`; the contiguous state is updated in place.
+
+    Sequences outside the state change nothing.
+    """
     batch, tokens, heads, columns = v.shape
     size = k.shape[3]
     y = torch.empty((batch, tokens, heads, columns), dtype=torch.float32, device=v.device)

@@ -1,7 +1,7 @@
-"""The backend of a GPU: torch for memory and dense rows, Triton for ours, CUDA graphs for programs.
+"""The CUDA backend: torch for memory and dense ops, Triton for Tritium's kernels, CUDA graphs for programs.
 
-Knows nothing of tensors of ours or graphs of rows. Work is queued on torch's current stream; a check of values that a program
-made is raised where the host next waits for the device.
+Knows nothing of Tritium's tensors or graphs. Work is queued on torch's current stream; a deferred check of values
+computed by a program is raised where the host next waits for the device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PINNED = 1 << 28  # bytes of a transfer for which pinned memory is taken; it is 
 
 
 class CudaSpace(Space):
-    """torch on a GPU. Constants are kept there: while a graph is captured nothing may come from the host."""
+    """torch on a GPU. Constants are cached there: nothing may come from the host while a graph is captured."""
 
     def __init__(self, device: torch.device, doubt: Callable[..., None]) -> None:
         super().__init__(device, doubt)
@@ -46,12 +46,12 @@ class CudaSpace(Space):
         if data.nbytes > 4096:
             return super().array(data)
         key = (data.dtype, data.shape, data.tobytes())
-        found = self._constants.get(key)
-        if found is None:
+        constant = self._constants.get(key)
+        if constant is None:
             if len(self._constants) >= 1024 and not torch.cuda.is_current_stream_capturing():
                 self._constants.clear()
-            found = self._constants[key] = super().array(data)
-        return found
+            constant = self._constants[key] = super().array(data)
+        return constant
 
 
 class Cuda(Torch):
@@ -77,14 +77,14 @@ class Cuda(Torch):
     def from_host(self, data: np.ndarray[Any, Any], t: DType) -> Value:
         self.space.twin(dt.dtype(data.dtype))
         here = np.ascontiguousarray(data)
-        with torch.inference_mode(False):  # of tensors made in that mode nobody counts the writes
+        with torch.inference_mode(False):  # tensors of that mode have no version counter
             there = self.blank(here.shape, t if t.is_packed else dt.dtype(here.dtype))
             pinned = _pinned(here)
             there.view(pinned.dtype).copy_(pinned, non_blocking=True)
         return there
 
     def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
-        """Into the memory that is there, if no clone shares it: what was captured for it stays true."""
+        """Write into the existing memory if no clone shares it, so that graphs captured for it stay valid."""
         stored: Block = to.storage
         if stored.value is None or stored.sharers > 1 or to.dtype.is_packed or not to.size or not is_whole(to):
             super().upload(data, to)
@@ -102,15 +102,15 @@ class Cuda(Torch):
     def bring(self, a: Array) -> Callable[[], np.ndarray[Any, Any]]:
         value = self.value(a)
         here = torch.empty(value.shape, dtype=value.dtype, pin_memory=0 < value.nbytes <= PINNED)
-        told = self._tell(value, here)
-        if not told:
+        by_kernel = self._write_pinned(value, here)
+        if not by_kernel:
             here.copy_(value, non_blocking=True)
         done = torch.cuda.Event()
         done.record(torch.cuda.current_stream(self.place))
-        if told:
+        if by_kernel:
             self._hold(done, here)
 
-        t = a.dtype  # the array itself is let go: a graph hands out the same memory again only when nobody holds it
+        t = a.dtype  # the array itself is released: a graph reuses its memory only when nobody holds it
 
         def there() -> np.ndarray[Any, Any]:
             done.synchronize()
@@ -119,28 +119,32 @@ class Cuda(Torch):
 
         return there
 
-    def _tell(self, value: Value, here: Value) -> bool:
-        """Have a kernel of ours write a small value to pinned memory, where there is one and nobody captures: how long the memory is
-        needed would not be known then."""
+    def _write_pinned(self, value: Value, here: Value) -> bool:
+        """Write a small value to pinned memory by a kernel; return False where that is not possible.
+
+        Not during a capture: it would not be known how long the memory is needed.
+        """
         if not self.has_triton or torch.cuda.is_current_stream_capturing():
             return False
         from tritium.backends.cuda import doubts as cuda_doubts
 
-        small = cuda_doubts.is_told(value)
+        small = cuda_doubts.can_write_pinned(value)
         if small:
-            cuda_doubts.tell(value, here)
+            cuda_doubts.write_pinned(value, here)
         return small
 
     def _hold(self, done: torch.cuda.Event, here: Value) -> None:
-        """Keep pinned memory until it is written, though nobody may ask for it: of kernels of ours torch knows nothing, and would
-        hand it out again."""
+        """Keep pinned memory until it is written, even if nobody reads it.
+
+        torch does not know of Triton's kernels and would hand the memory out again.
+        """
         with self._holding:
             self._held.append((done, here))
             self._held = [pair for pair in self._held if not pair[0].query()]
 
     @staticmethod
     def _as_numpy(here: Value, t: DType) -> np.ndarray[Any, Any]:
-        """A tensor of the host as NumPy sees it."""
+        """Return a tensor of the host as a NumPy array."""
         return here.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if t is dt.bf16 else here.numpy()
 
     def blank(self, shape: Shape, t: DType) -> Value:
@@ -150,9 +154,9 @@ class Cuda(Torch):
             raise self.no_room(_asked(error)) from None
 
     def is_true(self, value: Value) -> bool:
-        found = bool(value.any())
+        result = bool(value.any())
         self.graphs.judge()
-        return found
+        return result
 
     # -- calls
 
@@ -179,11 +183,14 @@ class Cuda(Torch):
     def attend_new(
         self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool
     ) -> Value:
-        """What is settled in a program is so on the device only where its kernels are a graph: that begins when all before it has
-        ended."""
+        """Run rope, cache update and attention of new tokens as one launch.
+
+        What is settled in a program is settled on the device only where its kernels are one graph, which starts when
+        all work before it has ended.
+        """
         before = cache.storage.value
         value = cache.storage.alone()
-        settled &= value is before  # a copy that was made just now is not
+        settled &= value is before  # a fresh copy is not settled
         value = value.reshape(cache.shape)
         operands = (*(self.array(a) for a in (x, cos, sin)), value, self.array(places))
         return self.on_device(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph())
@@ -194,7 +201,7 @@ class Cuda(Torch):
         return cuda_rows.refuses(body)
 
     def any_of(self, bad: list[Any]) -> Any:
-        """A graph tells by itself what it finds."""
+        """Return None inside a graph, which reports its deferred checks itself."""
         return None if in_graph() else super().any_of(bad)
 
     def compiled(self, run: Callable[..., Any], form: Form) -> Callable[..., Any] | None:
@@ -207,7 +214,7 @@ class Cuda(Torch):
         self.graphs.judge()
 
     def timer(self) -> Callable[[], int]:
-        """By events of the device on the current stream: what the host does meanwhile does not count."""
+        """Start a timer of CUDA events on the current stream; what the host does meanwhile does not count."""
         stream = torch.cuda.current_stream(self.place)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record(stream)
@@ -223,12 +230,12 @@ class Cuda(Torch):
     # -- memory
 
     def memory_stats(self) -> dict[str, int]:
-        found = torch.cuda.memory_stats(self.place)
-        active, kept = found.get("allocated_bytes.all.current", 0), found.get("reserved_bytes.all.current", 0)
+        stats = torch.cuda.memory_stats(self.place)
+        active, reserved = stats.get("allocated_bytes.all.current", 0), stats.get("reserved_bytes.all.current", 0)
         return {
             "active_bytes": active,
-            "peak_bytes": found.get("allocated_bytes.all.peak", 0),
-            "cache_bytes": kept - active,
+            "peak_bytes": stats.get("allocated_bytes.all.peak", 0),
+            "cache_bytes": reserved - active,
             "limit_bytes": int(self._fraction * self._there),
         }
 
@@ -258,13 +265,13 @@ class Cuda(Torch):
         free, there = torch.cuda.mem_get_info(self.place)
         return there - free, there
 
-    def no_room(self, asked: str) -> OutOfMemoryError:
+    def no_room(self, amount: str) -> OutOfMemoryError:
         """Return an error that says what was asked, what is free and what to try."""
         free, there = torch.cuda.mem_get_info(self.place)
         held = self.memory_stats()
         gib = 2**30
         return OutOfMemoryError(
-            f"{self.device} has no room for {asked}: {free / gib:.2f} of {there / gib:.2f} GiB are free, {held['active_bytes'] / gib:.2f} "
+            f"{self.device} has no room for {amount}: {free / gib:.2f} of {there / gib:.2f} GiB are free, {held['active_bytes'] / gib:.2f} "
             f"are held by tensors here and {held['cache_bytes'] / gib:.2f} kept for reuse (limit {held['limit_bytes'] / gib:.2f}). Try "
             f"smaller batches or a shorter context, drop tensors, tritium.memory.trim(device={str(self.device)!r}), or see with "
             f"nvidia-smi who else is there."
@@ -273,10 +280,10 @@ class Cuda(Torch):
     # -- facts
 
     def describe(self) -> dict[str, str]:
-        found = torch.cuda.get_device_properties(self.place)
+        properties = torch.cuda.get_device_properties(self.place)
         facts = {
-            "gpu": f"{found.name}, {found.multi_processor_count} multiprocessors, capability {found.major}.{found.minor}",
-            "memory": f"{found.total_memory / 2**30:.1f} GiB",
+            "gpu": f"{properties.name}, {properties.multi_processor_count} multiprocessors, capability {properties.major}.{properties.minor}",
+            "memory": f"{properties.total_memory / 2**30:.1f} GiB",
             "torch": torch.__version__,
         }
         if torch.version.hip is not None:
@@ -289,12 +296,12 @@ class Cuda(Torch):
 
 
 def _asked(error: Exception) -> str:
-    """Return how much torch was asked for, by its message."""
+    """Return how much torch tried to allocate, from its message."""
     return str(error).partition("Tried to allocate ")[2].partition(". ")[0] or "more than there is"
 
 
 def _pinned(data: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A copy of a NumPy array, bf16 as its bits, in memory that the GPU reads by itself, where it is not too large for that."""
+    """Return a copy of a NumPy array, bf16 as its bits, in pinned memory unless it is too large for that."""
     plain = data.view(np.int16) if data.dtype == ml_dtypes.bfloat16 else data
     if not plain.flags.writeable:
         plain = plain.copy()

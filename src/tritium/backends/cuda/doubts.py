@@ -1,7 +1,8 @@
-"""The end of a program on a GPU in one Triton kernel: small values go to their places, and the host is told what is doubtful.
+"""The end of a program on a GPU in one Triton kernel: copy small values to their places, and report failed deferred
+checks.
 
-Knows nothing of what is checked, of messages or of graphs. Of doubts it writes only those that are true. What the host is told is
-written to pinned memory.
+Knows nothing of what is checked, of messages or of graphs. Only flags of failed checks are written. The host reads them
+in pinned memory.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from tritium.backends.cuda.gpu import current, gpu
 from tritium.backends.cuda.order import begin
 
 TOGETHER = 8  # values and doubts of one launch
-FEW, SOME, MANY = 128, 1024, 4096  # bytes that a program looks at
+FEW, SOME, MANY = 128, 1024, 4096  # bytes that a CTA takes
 SMALL = 1 << 14  # bytes up to which a value is copied here; larger ones torch copies faster
 _SIZES = (*(f"n{k}" for k in range(TOGETHER)), "copies")
 _PLACES = tuple(f"{letter}{k}" for letter in "bt" for k in range(TOGETHER))
 
 
 @triton.jit
-def _one(b, t, size, at, copied):
-    """Copies bytes of b to t, or makes t[0] 1 where any of them is not 0."""
-    inside = at < size
-    found = tl.load(b + at, mask=inside, other=0)
+def _one(b, t, size, offset, copied):
+    """Copy bytes of b to t, or set t[0] to 1 where any of them is not 0."""
+    inside = offset < size
+    data = tl.load(b + offset, mask=inside, other=0)
     if copied:
-        tl.store(t + at, found, mask=inside)
-    elif tl.max(found.to(tl.int32), 0) != 0:
+        tl.store(t + offset, data, mask=inside)
+    elif tl.max(data.to(tl.int32), 0) != 0:
         tl.store(t, 1)
 
 
@@ -38,43 +39,48 @@ def settle_kernel(
     b0, b1, b2, b3, b4, b5, b6, b7, t0, t1, t2, t3, t4, t5, t6, t7, n0, n1, n2, n3, n4, n5, n6, n7, copies,
     BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The nk bytes of bk go to tk, of the first `copies`; of others tk[0] = 1 where any of them is not 0. Programs look at BLOCK
-    bytes of one; several may write the same 1."""
+    """Copy the nk bytes of bk to tk for the first `copies`; for the others set tk[0] to 1 where any of them is not 0.
+
+    A CTA takes BLOCK bytes of one; several may write the same 1.
+    """
     begin(EARLY)
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     k = tl.program_id(1)
     copied = k < copies
     if k == 0:
-        _one(b0, t0, n0, at, copied)
+        _one(b0, t0, n0, offset, copied)
     elif k == 1:
-        _one(b1, t1, n1, at, copied)
+        _one(b1, t1, n1, offset, copied)
     elif k == 2:
-        _one(b2, t2, n2, at, copied)
+        _one(b2, t2, n2, offset, copied)
     elif k == 3:
-        _one(b3, t3, n3, at, copied)
+        _one(b3, t3, n3, offset, copied)
     elif k == 4:
-        _one(b4, t4, n4, at, copied)
+        _one(b4, t4, n4, offset, copied)
     elif k == 5:
-        _one(b5, t5, n5, at, copied)
+        _one(b5, t5, n5, offset, copied)
     elif k == 6:
-        _one(b6, t6, n6, at, copied)
+        _one(b6, t6, n6, offset, copied)
     else:
-        _one(b7, t7, n7, at, copied)
+        _one(b7, t7, n7, offset, copied)
 
 
 @triton.jit(do_not_specialize=["size"], do_not_specialize_on_alignment=["value", "here"])
-def tell_kernel(value, here, size, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """What `settle_kernel` does for one value: of few arguments, since the host starts it once a step."""
+def pinned_kernel(value, here, size, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """Copy one value as `settle_kernel` does, with few arguments, since the host launches it once a step."""
     begin(EARLY)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(here + at, tl.load(value + at, mask=at < size, other=0), mask=at < size)
+    offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(here + offset, tl.load(value + offset, mask=offset < size, other=0), mask=offset < size)
 
 
 def settle(
-    copies: Sequence[tuple[torch.Tensor, torch.Tensor]], bad: Sequence[torch.Tensor] = (), told: torch.Tensor | None = None
+    copies: Sequence[tuple[torch.Tensor, torch.Tensor]], bad: Sequence[torch.Tensor] = (), flags: torch.Tensor | None = None
 ) -> None:  # fmt: skip
-    """Copy values to their places, given as (place, value), of which none lies in another's place; and make told[k] true where any
-    element of bad[k] is, others stay as they are. `told` is bools, of the GPU or pinned ones."""
+    """Copy values to their places, given as (place, value), and set flags[k] where any element of bad[k] is true.
+
+    No value overlaps the place of another. Other flags stay as they are. `flags` are bools of the GPU or in pinned
+    memory.
+    """
     small = []
     for to, value in copies:
         if _is_small(to, value):
@@ -82,7 +88,7 @@ def settle(
         else:
             to.copy_(value)
     looked = [((b if b.dtype is torch.bool else b != 0).contiguous(), k) for k, b in enumerate(bad)]
-    marks = [] if told is None else [(_bytes(b), told[k:].view(torch.uint8)) for b, k in looked]
+    marks = [] if flags is None else [(_bytes(b), flags[k:].view(torch.uint8)) for b, k in looked]
     jobs = [*small, *marks]
     for first in range(0, len(jobs), TOGETHER):
         some = jobs[first : first + TOGETHER]
@@ -98,19 +104,22 @@ def settle(
             )  # fmt: skip
 
 
-def tell(value: torch.Tensor, here: torch.Tensor) -> None:
-    """Write a small value to pinned memory, which stays as it is until the kernel is done. A copy would be made by another engine:
-    it waits for the kernels before it, and those behind wait for it (15 µs on an H200, where a kernel takes 3)."""
+def write_pinned(value: torch.Tensor, here: torch.Tensor) -> None:
+    """Write a small value to pinned memory, which must stay valid until the kernel is done.
+
+    A copy would run on another engine: it waits for the kernels before it, and those after it wait for it (15 µs on an
+    H200, where a kernel takes 3).
+    """
     size = value.nbytes
     block, warps = (FEW, 1) if size <= FEW else (SOME, 4)
     with current(value):
-        tell_kernel[(triton.cdiv(size, block),)](
+        pinned_kernel[(triton.cdiv(size, block),)](
             _bytes(value), _bytes(here), size, BLOCK=block, num_warps=warps, **gpu(value.device).starting
         )
 
 
-def is_told(value: torch.Tensor) -> bool:
-    """Whether `tell` takes a value: a few bytes that lie one after another."""
+def can_write_pinned(value: torch.Tensor) -> bool:
+    """Return True if `write_pinned` takes a value: few bytes, contiguous."""
     return 0 < value.nbytes <= SMALL and value.is_contiguous()
 
 
@@ -119,6 +128,6 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 
 
 def _is_small(to: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether a copy is a few bytes that lie one after another here and there."""
+    """Return True if a copy is of few bytes that are contiguous on both sides."""
     alike = to.dtype is value.dtype and to.shape == value.shape and to.device == value.device
     return alike and value.nbytes <= SMALL and to.is_contiguous() and value.is_contiguous()

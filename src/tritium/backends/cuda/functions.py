@@ -1,7 +1,8 @@
-"""The functions that rows are written with, in Triton: what `expr` names, and what rows without one need.
+"""The functions that ops are written with, in Triton: those that `expr` names, and those of ops without one.
 
-Knows nothing of rows, bodies or memory. Elements of f16 and bf16 come as f32; integers wrap; a function of floats is the one of
-CUDA's own library, in the precision of its argument. Names of Python are covered on purpose: they are those of the table.
+Knows nothing of ops, fusion groups or memory. Elements of f16 and bf16 come as f32; integers wrap; a function of floats
+is the one of CUDA's own library, in the precision of its argument. Names of Python are shadowed on purpose: they are
+those of the op table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROUND_BITS = tl.constexpr(0x4B400000)
 
 @triton.jit
 def divide(a, b):
-    """Rounded to the nearest: Triton's own / of f32 is not."""
+    """Return a / b rounded to nearest: Triton's own / of f32 is not."""
     if a.dtype.is_fp32():
         q = tl.div_rn(a, b)
     else:
@@ -28,7 +29,7 @@ def divide(a, b):
 
 @triton.jit
 def negative(x):
-    """Triton's own - takes x from 0, which loses the sign of a zero."""
+    """Return -x; Triton's own - subtracts x from 0, which loses the sign of a zero."""
     if x.dtype.is_floating():
         y = x * -1.0
     else:
@@ -48,7 +49,10 @@ def minimum(a, b):
 
 @triton.jit
 def floor_divide(a, b):
-    """An integer divided by 0 gives 0, by -1 it changes its sign. Of floats one infinity makes it the quotient itself."""
+    """Return floor(a / b).
+
+    An integer divided by 0 gives 0, by -1 it changes its sign. Of floats, one infinity makes it the quotient itself.
+    """
     if a.dtype.is_floating():
         q = divide(a, b)
         left = libdevice.fmod(a, b)
@@ -71,7 +75,7 @@ def floor_divide(a, b):
 
 @triton.jit
 def remainder(a, b):
-    """With the sign of the divisor; an integer modulo 0 is 0. What is added to a float is added in f64."""
+    """Return a modulo b, with the sign of b; an integer modulo 0 is 0. What is added to a float is added in f64."""
     if a.dtype.is_floating():
         left = libdevice.fmod(a, b)
         turned = (left.to(tl.float64) + b.to(tl.float64)).to(a.dtype)
@@ -110,8 +114,8 @@ def abs(x):
 
 @triton.jit
 def sign(x):
-    found = (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
-    return tl.where(x != x, x, found)
+    result = (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+    return tl.where(x != x, x, result)
 
 
 @triton.jit
@@ -131,19 +135,19 @@ def signbit(x):
 @triton.jit
 def isinf(x):
     if x.dtype.is_floating():
-        found = tl.abs(x) == float("inf")
+        result = tl.abs(x) == float("inf")
     else:
-        found = x != x
-    return found
+        result = x != x
+    return result
 
 
 @triton.jit
 def isfinite(x):
     if x.dtype.is_floating():
-        found = tl.abs(x) < float("inf")
+        result = tl.abs(x) < float("inf")
     else:
-        found = x == x
-    return found
+        result = x == x
+    return result
 
 
 @triton.jit
@@ -176,7 +180,9 @@ def rint(x):
 
 @triton.jit
 def nearest(x):
-    """The int32 nearest to an f32 of a size below 2**22, halves to even: what ROUND leaves in the lowest bits."""
+    """Return the int32 nearest to an f32 below 2**22 in magnitude, halves to even: what ROUND leaves in the lowest
+    bits.
+    """
     return (x + ROUND).to(tl.int32, bitcast=True) - ROUND_BITS
 
 
@@ -204,26 +210,26 @@ def sqrt(x):
 
 @triton.jit
 def hypot(a, b):
-    """f32 by way of f64, where nothing overflows; an infinity wins over NaN."""
+    """Return sqrt(a² + b²): f32 through f64, where nothing overflows; an infinity wins over NaN."""
     if a.dtype.is_fp32():
         x, y = a.to(tl.float64), b.to(tl.float64)
-        found = tl.sqrt(x * x + y * y).to(tl.float32)
-        found = tl.where(tl.maximum(tl.abs(a), tl.abs(b)) == float("inf"), float("inf"), found)
+        result = tl.sqrt(x * x + y * y).to(tl.float32)
+        result = tl.where(tl.maximum(tl.abs(a), tl.abs(b)) == float("inf"), float("inf"), result)
     else:
-        found = libdevice.hypot(a, b)
-    return found
+        result = libdevice.hypot(a, b)
+    return result
 
 
 @triton.jit
 def logaddexp(a, b):
-    """Equal infinities have no difference."""
+    """Return log(e^a + e^b); equal infinities have no difference."""
     apart = tl.where(a == b, 0.0, tl.abs(a - b))
     return maximum(a, b) + libdevice.log1p(libdevice.exp(apart * -1.0))
 
 
 @triton.jit
 def _reciprocal(x, ASM: tl.constexpr):
-    """Of an ordinary number, off by one bit at most; a quotient that holds for all numbers takes six instructions more."""
+    """Return 1 / x of a normal number, off by one bit at most; an exact quotient takes six instructions more."""
     if ASM:
         y = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
@@ -233,7 +239,7 @@ def _reciprocal(x, ASM: tl.constexpr):
 
 @triton.jit
 def _exp2(x, ASM: tl.constexpr):
-    """Where the result is an ordinary number: without what keeps small ones."""
+    """Return 2**x where the result is a normal number: subnormals are flushed."""
     if ASM:
         y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
@@ -252,8 +258,11 @@ def gelu(x, ASM: tl.constexpr):
 
 @triton.jit
 def _gelu(x, ASM: tl.constexpr):
-    """As on the CPU, in f32: max(x, 0) - y * Phi(-y) with y = |x|, and Phi(-y) = e^(-y*y/2) * P(t) / (y + 4), t = (y - 4) / (y + 4).
-    CUDA's own normcdf takes nearly twice as many instructions, more than fit into the time in which an element comes and goes."""
+    """Return gelu(x) as on the CPU, in f32: max(x, 0) - y * Phi(-y) with y = |x|.
+
+    Phi(-y) = e^(-y*y/2) * P(t) / (y + 4), t = (y - 4) / (y + 4). CUDA's own normcdf takes nearly twice as many
+    instructions, more than fit into the time in which an element is loaded and stored.
+    """
     y = tl.minimum(tl.abs(x), 13.27)  # here the power below is 0
     u = y * _reciprocal(y + 4.0, ASM)
     t = tl.fma(u, 2.0, -1.0)
@@ -278,7 +287,7 @@ def _gelu(x, ASM: tl.constexpr):
 
 @triton.jit
 def gelu_tanh(x):
-    """x * (1 + tanh(u)) / 2 without the cancellation: 1 + tanh(u) is 2 / (1 + exp(-2u))."""
+    """Return x * (1 + tanh(u)) / 2 without the cancellation: 1 + tanh(u) is 2 / (1 + exp(-2u))."""
     u = (x + x * x * x * 0.044715) * 1.5957691216057308
     return divide(x, 1.0 + libdevice.exp(u * -1.0))
 
@@ -393,21 +402,23 @@ def erf(x):
 
 @triton.jit
 def whole(x, low: tl.constexpr, end: tl.constexpr, least: tl.constexpr, most: tl.constexpr, to: tl.constexpr):
-    """A float as an integer: towards 0, held to the range [least, most]; NaN is 0. low is least, end is most + 1, as floats."""
+    """Cast a float to an integer: towards 0, clamped to [least, most]; NaN is 0. low is least, end is most + 1, as
+    floats.
+    """
     above, below = x >= end, x < low
     inside = tl.where(above | below | (x != x), x * 0, x)
     inside = tl.where(inside == inside, inside, 0.0)
     if to.is_int_unsigned() and to.primitive_bitwidth == 64:
-        found = inside.to(tl.uint64)
+        result = inside.to(tl.uint64)
     else:
-        found = inside.to(tl.int64).to(to)
-    found = tl.where(above, tl.full((), most, to), found)
-    return tl.where(below, tl.full((), least, to), found)
+        result = inside.to(tl.int64).to(to)
+    result = tl.where(above, tl.full((), most, to), result)
+    return tl.where(below, tl.full((), least, to), result)
 
 
 @triton.jit
 def odd(x):
-    """f64 as f32 rounded to odd, so that rounding once more, to a half float, is as if it were the first time."""
+    """Return f64 as f32 rounded to odd, so that rounding once more, to a half float, equals rounding once."""
     near = x.to(tl.float32)
     back = near.to(tl.float64)
     bits = near.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)

@@ -1,4 +1,4 @@
-"""A GPU as whoever launches kernels sees it: what decides about them, which one is current, whether it captures a graph.
+"""A GPU as launches see it: what kernels are chosen by, which device is current, whether a graph is being captured.
 
 Knows nothing of kernels.
 """
@@ -27,8 +27,11 @@ Value = TypeVar("Value")
 
 
 class Gpu(NamedTuple):
-    """What decides about kernels. (0, 0): it is none of NVIDIA's, or the interpreter runs them. early: a kernel may start
-    before it may read."""
+    """The facts that kernels are chosen by.
+
+    Capability (0, 0): not an NVIDIA GPU, or the interpreter. early: kernels may start before the one in front of them
+    is done.
+    """
 
     capability: tuple[int, int]
     processors: int
@@ -36,7 +39,7 @@ class Gpu(NamedTuple):
 
     @property
     def bytes(self) -> bool:
-        """Whether Triton multiplies int8 by its tensor cores: from Ampere on; the interpreter multiplies all."""
+        """Return True if Triton multiplies int8 on tensor cores: from Ampere on; the interpreter always does."""
         return self.capability >= AMPERE or self.capability == (0, 0)
 
     @property
@@ -45,7 +48,7 @@ class Gpu(NamedTuple):
 
     @property
     def starting(self) -> dict[str, bool]:
-        """How a kernel that can wait is launched, and what it is told."""
+        """Return the launch options and constants of a kernel that can start early."""
         return {"EARLY": True, "launch_pdl": True} if self.early else {"EARLY": False}
 
 
@@ -53,10 +56,10 @@ class Gpu(NamedTuple):
 def gpu(device: torch.device) -> Gpu:
     if device.type != "cuda":
         return Gpu((0, 0), 1, False)
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:  # its numbers mean other GPUs, which do not speak NVIDIA's assembly
-        return Gpu((0, 0), found.multi_processor_count, False)
-    return Gpu((found.major, found.minor), found.multi_processor_count, has_gluon())
+        return Gpu((0, 0), properties.multi_processor_count, False)
+    return Gpu((properties.major, properties.minor), properties.multi_processor_count, has_gluon())
 
 
 @lru_cache
@@ -80,23 +83,26 @@ def has_gluon() -> bool:
 
 
 def current(x: torch.Tensor) -> AbstractContextManager[Any]:
-    """With its GPU as the one that kernels are launched on."""
+    """Return a context in which the tensor's GPU is the current one."""
     if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(x.device)
 
 
-def made_apart(make: Callable[[], Value], device: torch.device) -> Value:
-    """Return what `make` returns, run in a thread of its own: memory that is kept must not come from the pool of a graph, from which
-    torch gives to a thread that is about to record one."""
+def make_apart(make: Callable[[], Value], device: torch.device) -> Value:
+    """Return what `make` returns, run in a thread of its own.
+
+    Memory that is kept must not come from the pool of a graph, from which torch allocates in a thread that is about to
+    capture one.
+    """
     if device.type != "cuda":
         return make()
 
     def run() -> Value:
         with torch.cuda.device(device):
-            made = make()
+            value = make()
             torch.cuda.current_stream(device).synchronize()
-        return made
+        return value
 
     torch.cuda.current_stream(device).synchronize()  # what it reads may be under way
     with ThreadPoolExecutor(1) as pool:
@@ -104,5 +110,5 @@ def made_apart(make: Callable[[], Value], device: torch.device) -> Value:
 
 
 def capturing() -> bool:
-    """Whether what is launched now goes into a graph instead of running."""
+    """Return True if launches go into a graph instead of running."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

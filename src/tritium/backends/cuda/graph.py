@@ -1,10 +1,11 @@
-"""Programs as CUDA graphs: captured for the memory they read and write, then replayed without Python between their calls.
+"""Programs as CUDA graphs: captured for the memory they read and write, then replayed without Python between their
+calls.
 
-Knows nothing of rows or tensors of ours. What arguments become, results and what is doubtful are settled at a graph's end, in one
-launch where they are small. There are two ways. By copies: new arguments are copied into the graph's own memory, and
-results out of it; this serves any arguments. Directly: where the arguments lie as they lay at the last call, a graph is captured
-that reads them there, and hands out memory of its own while nobody holds what it handed out before. Where copies would take longer
-than launches, a program runs as it is.
+Knows nothing of ops or Tritium's tensors. Written arguments, results and deferred checks are settled at a graph's end,
+in one launch where they are small. There are two ways. By copies: new arguments are copied into the graph's own memory,
+and results out of it; this serves any arguments. Directly: where the arguments have the same addresses as at the last
+call, a graph is captured that reads them there, and returns memory of its own while nobody holds what it returned
+before. Where copies would take longer than launches, a program runs without a graph.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ _now = threading.local()
 
 
 def in_own_graph() -> bool:
-    """Whether what is launched now goes into a graph of a program, or rehearses it: nothing else is in that graph, and all that was
-    launched before has ended when it runs. What a rehearsal computes nobody reads."""
+    """Return True if launches go into the graph of a program, or into its warm-up run.
+
+    Nothing else is in that graph, and all earlier work has ended when it runs. Nobody reads what a warm-up run
+    computes.
+    """
     return getattr(_now, "capturing", False)
 
 
 def in_graph() -> bool:
-    """Whether what is launched now goes into any graph, or rehearses it."""
+    """Return True if launches go into any graph, or into its warm-up run."""
     return in_own_graph() or torch.cuda.is_current_stream_capturing()
 
 
@@ -45,27 +49,27 @@ LARGE = "its results are so large that to copy them would take longer than to la
 
 @lru_cache(maxsize=1)
 def _settle() -> Callable[..., None] | None:
-    """The kernel that ends a program; None: Triton is not installed."""
+    """Return the function that ends a program, or None if Triton is not installed."""
     if find_spec("triton") is None:
         return None
-    found: Callable[..., None] = import_module("tritium.backends.cuda.doubts").settle
-    return found
+    settle: Callable[..., None] = import_module("tritium.backends.cuda.doubts").settle
+    return settle
 
 
 class Flags(NamedTuple):
-    """What a graph finds doubtful, where the host can read it after any wait. What was found stays found until it is told."""
+    """The failed deferred checks of a graph, where the host can read them after any wait; they stay until raised."""
 
     doubts: list[Doubt]
-    there: torch.Tensor  # as found so far, where no kernel writes to the host by itself
+    there: torch.Tensor  # flags so far, where no kernel writes to the host by itself
     here: torch.Tensor  # pinned
 
     def join(self, bad: Sequence[torch.Tensor]) -> None:
-        """What is doubtful now joins what was found before, where no kernel of ours does it."""
+        """Add the checks that fail now to those that failed before, where no Triton kernel does it."""
         self.there.logical_or_(torch.stack([b.any() for b in bad]))
         self.here.copy_(self.there, non_blocking=True)
 
     def clear(self) -> None:
-        """Forget what was found."""
+        """Reset all flags."""
         self.there.zero_()
         torch.cuda.current_stream(self.there.device).synchronize()
         self.here.zero_()
@@ -82,14 +86,16 @@ def _place(x: torch.Tensor) -> tuple[Any, ...]:
 
 
 class Baked:
-    """The operands whose addresses stand in a graph. They are not kept alive: a graph is replayed only where they are given."""
+    """The operands whose addresses are in a graph. They are not kept alive: a graph is replayed only for the same
+    operands.
+    """
 
     def __init__(self, values: Sequence[torch.Tensor]) -> None:
         self._refs = [weakref.ref(v) for v in values]
         self._lie = [_place(v) for v in values]
 
     def are(self, values: Sequence[torch.Tensor]) -> bool:
-        """Whether these are the same, or lie where those lay."""
+        """Return True if these are the same tensors, or have the same addresses and layouts."""
         if all(map(is_, map(call, self._refs), values)):
             return True
         if self._lie != [_place(v) for v in values]:
@@ -109,7 +115,7 @@ class Graph(NamedTuple):
 
 
 class Direct:
-    """A graph for arguments that lie where they lay, and the memory it hands out. It knows nothing of the function."""
+    """A graph for arguments at fixed addresses, and the memory it returns. It knows nothing of the function."""
 
     def __init__(self, graphs: Graphs, graph: Graph, handed: list[torch.Tensor]) -> None:
         self.graph = graph
@@ -119,7 +125,7 @@ class Direct:
         self._alone = list(map(self._count, self._held))
 
     def again(self) -> tuple[torch.Tensor, ...] | None:
-        """Replay it; None: someone holds what was handed out before, or another graph is being captured."""
+        """Replay it; None if earlier results are still held, or another graph is being captured."""
         graphs = self._graphs
         if list(map(self._count, self._held)) != self._alone or not graphs.lock.acquire(False):
             return None
@@ -132,7 +138,7 @@ class Direct:
 
 
 class Graphs:
-    """All graphs of one device. They share their memory, so those on different streams wait for each other."""
+    """All graphs of one device. They share their memory, so graphs on different streams wait for each other."""
 
     def __init__(self, place: torch.device) -> None:
         self.place = place
@@ -161,7 +167,7 @@ class Graphs:
         self._flags = [f for f in self._flags if f is not flags]
 
     def order(self) -> None:
-        """Before a replay: what ran on another stream comes first."""
+        """Make the current stream wait for graphs that ran on another one; called before a replay."""
         now = torch._C._cuda_getCurrentRawStream(self.place.index)
         if now != self._raw:
             stream = torch.cuda.current_stream(self.place)
@@ -170,12 +176,12 @@ class Graphs:
             self._raw, self._last = now, stream
 
     def renew(self) -> None:
-        """After a capture that broke off torch takes its stream and its pool for still in use: others serve from now on."""
+        """Take a new stream and pool: after a failed capture torch still counts the old ones as in use."""
         self.side, self.pool, self._kept = None, None, [*self._kept, self._first]
         self._first = torch.cuda.CUDAGraph()
 
     def begin(self) -> Any:
-        """The stream to capture on, and memory for it."""
+        """Return the stream to capture on, with a memory pool for it."""
         if self.side is None:
             self.side = torch.cuda.Stream(self.place)
             self.pool = torch.cuda.graph_pool_handle()
@@ -188,14 +194,14 @@ class Graphs:
 
 
 class Captures:
-    """One function, captured for each set of memory it meets."""
+    """One function, captured for each set of addresses it is called with."""
 
     def __init__(self, graphs: Graphs, run: Callable[..., list[Any]], form: Form) -> None:
         self._graphs, self._run, self._form = graphs, run, form
         self._copied = [i for i in range(form.arguments) if i not in form.written]
         self._kept: list[Graph] = []  # by copies; the last used at the end
         self.direct: Direct | None = None
-        self._directs = 0  # that were made
+        self._directs = 0  # captured so far
         self._before: Baked | None = None  # the operands of the last call that was not direct
         self._most = COPIED * form.calls
         self.alone = LARGE if form.nbytes > self._most else ""  # why it is not captured
@@ -206,24 +212,24 @@ class Captures:
         with self._graphs.lock:
             direct = self.direct
             if direct is not None and direct.graph.baked.are(values):
-                found = direct.again()
-                if found is not None:
-                    return [*found, *(values[i] for i in self._form.written)]
+                results = direct.again()
+                if results is not None:
+                    return [*results, *(values[i] for i in self._form.written)]
             return self._by_copies(values)
 
     def _by_copies(self, values: tuple[torch.Tensor, ...]) -> list[Any]:
         form, graphs = self._form, self._graphs
-        given = [values[i] for i in self._copied]
+        arguments = [values[i] for i in self._copied]
         written = [values[i] for i in form.written]
         baked = [*written, *values[form.arguments :]]
         more = self._directs < KEPT  # that may be captured
         same = more and self._before is not None and self._before.are(values)
-        if sum(v.nbytes for v in given) > self._most:
+        if sum(v.nbytes for v in arguments) > self._most:
             return self._uncopied(values, same, more)
         graph = self._find(baked)
         if graph is None:
             graph = self._capture(
-                values, [torch.empty_like(v, memory_format=torch.contiguous_format) for v in given], baked
+                values, [torch.empty_like(v, memory_format=torch.contiguous_format) for v in arguments], baked
             )
             if graph is None:
                 return self._as_it_is(values)
@@ -233,14 +239,17 @@ class Captures:
         if more and not same:
             self._before = Baked(values)
         graphs.order()
-        if given:
-            torch._foreach_copy_(graph.copied, given, non_blocking=True)
+        if arguments:
+            torch._foreach_copy_(graph.copied, arguments, non_blocking=True)
         graph.replay()
         results = [r.clone() for r in graph.results]
         return [*results, *written]
 
     def _uncopied(self, values: tuple[torch.Tensor, ...], same: bool, more: bool) -> list[Any]:
-        """Large arguments that lie elsewhere than at the last call: as it is; from the next call on directly, if they stay."""
+        """Run without a graph: large arguments at other addresses than at the last call.
+
+        From the next call on they are read directly, if the addresses stay.
+        """
         if same:
             self._make_direct(values)
         elif more:
@@ -248,23 +257,26 @@ class Captures:
         return self._as_it_is(values)
 
     def _as_it_is(self, values: Sequence[torch.Tensor]) -> list[Any]:
-        """Call by call. Results and what arguments become are memory of their own here too: what lies in an operand, or in another
-        of them, is copied."""
-        found, form = self._run(*values), self._form
-        taken = {v.untyped_storage().data_ptr() for i, v in enumerate(values) if i not in form.written}
+        """Run call by call, without a graph.
 
-        def own(value: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+        Results and written arguments get memory of their own here too: what overlaps an operand, or another of them, is
+        copied.
+        """
+        outputs, form = self._run(*values), self._form
+        used = {v.untyped_storage().data_ptr() for i, v in enumerate(values) if i not in form.written}
+
+        def own(value: torch.Tensor, place: torch.Tensor | None = None) -> torch.Tensor:
             memory = value.untyped_storage().data_ptr()
-            shared = memory in taken and value is not at
-            taken.add(memory)
+            shared = memory in used and value is not place
+            used.add(memory)
             return value.clone() if shared else value
 
         end = form.results + len(form.written)
-        become = [own(v, values[i]) for i, v in zip(form.written, found[form.results : end], strict=True)]
-        return [*map(own, found[: form.results]), *become, *found[end:]]
+        become = [own(v, values[i]) for i, v in zip(form.written, outputs[form.results : end], strict=True)]
+        return [*map(own, outputs[: form.results]), *become, *outputs[end:]]
 
     def _find(self, baked: Sequence[torch.Tensor]) -> Graph | None:
-        """The capture for this memory."""
+        """Return the capture for these addresses."""
         for k in range(len(self._kept) - 1, -1, -1):
             if self._kept[k].baked.are(baked):
                 self._kept.append(self._kept.pop(k))
@@ -278,7 +290,7 @@ class Captures:
             self._graphs.forget(self._kept.pop(0).flags)
 
     def _make_direct(self, values: tuple[torch.Tensor, ...]) -> None:
-        """From the next call on, if the arguments still lie there."""
+        """Capture a graph for these addresses, used from the next call on."""
         handed: list[torch.Tensor] = []
         graph = self._capture(values, [], values, handed)
         if graph is None:  # the one by copies serves on
@@ -294,7 +306,10 @@ class Captures:
         self, values: Sequence[torch.Tensor], copied: list[torch.Tensor], baked: Sequence[torch.Tensor],
         handed: list[torch.Tensor] | None = None,
     ) -> Graph | None:  # fmt: skip
-        """None: something in the function cannot be captured, and `alone` says what. Results go to new memory in `handed`."""
+        """Return a new graph, or None where something cannot be captured; `alone` then says what.
+
+        Results go to new memory in `handed`.
+        """
         graphs, form = self._graphs, self._form
         stands, tried = list(values), list(values)
         for i, v in zip(self._copied, copied, strict=False):
@@ -305,11 +320,13 @@ class Captures:
         stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
-            found = self._run_for_graph(tried)  # compiles and loads kernels, and fills caches: a capture may do neither
+            outputs = self._run_for_graph(
+                tried
+            )  # compiles and loads kernels, and fills caches: a capture may do neither
             flags = self._flags_for(form.doubts())
             if handed is not None:
-                handed += [torch.empty_like(r, memory_format=torch.contiguous_format) for r in found[: form.results]]
-            self._end(found, tried, handed or (), flags)
+                handed += [torch.empty_like(r, memory_format=torch.contiguous_format) for r in outputs[: form.results]]
+            self._end(outputs, tried, handed or (), flags)
             if flags is not None:
                 flags.clear()
             stream.synchronize()
@@ -342,22 +359,23 @@ class Captures:
         return Flags([d._replace(bad=None) for d in doubts], there, here)
 
     def _end(
-        self, found: list[Any], stands: Sequence[torch.Tensor], handed: Sequence[torch.Tensor], flags: Flags | None
+        self, outputs: list[Any], stands: Sequence[torch.Tensor], handed: Sequence[torch.Tensor], flags: Flags | None
     ) -> list[torch.Tensor]:  # fmt: skip
-        """The results, which go to `handed` too. Written arguments go to their own memory; what is doubtful joins what was found
-        before."""
+        """Return the results, which are copied to `handed` too; write arguments back, and join deferred checks."""
         form = self._form
-        new = [(stands[i], v) for i, v in zip(form.written, found[form.results :], strict=False) if v is not stands[i]]
+        new = [
+            (stands[i], v) for i, v in zip(form.written, outputs[form.results :], strict=False) if v is not stands[i]
+        ]
         over = {to.untyped_storage().data_ptr() for to, _ in new}
 
-        def kept(value: torch.Tensor) -> torch.Tensor:
-            """What does not lie where something is written now."""
+        def unshared(value: torch.Tensor) -> torch.Tensor:
+            """Return a value that does not overlap memory written now."""
             return value.clone() if value.untyped_storage().data_ptr() in over else value
 
-        results = [kept(r) for r in found[: form.results]]
-        copies = [*((to, kept(v)) for to, v in new), *zip(handed, results, strict=False)]
+        results = [unshared(r) for r in outputs[: form.results]]
+        copies = [*((to, unshared(v)) for to, v in new), *zip(handed, results, strict=False)]
         bad = (
-            [] if flags is None else [kept(b) for b in found[form.results + len(form.written) + 1 :]]
+            [] if flags is None else [unshared(b) for b in outputs[form.results + len(form.written) + 1 :]]
         )  # behind whether any is
         settle = _settle()
         if settle is not None:

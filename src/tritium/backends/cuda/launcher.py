@@ -1,8 +1,10 @@
-"""Compiled kernels launched without Triton's Python: their parameters are laid out once, a call writes two addresses and launches.
+"""Compiled kernels launched without Triton's Python: parameters are packed once, a call writes two addresses and
+launches.
 
-Knows nothing of which kernels there are. `launcher.c` is built when it is first needed, by the C compiler with which Triton builds
-its own launchers, and kept in Triton's cache. Where it cannot be built, or a kernel has parameters of another kind, `prepared`
-returns None and says why in the log; the caller launches through Triton, which takes the host longer.
+Knows nothing of which kernels there are. `launcher.c` is built when it is first needed, by the C compiler with which
+Triton builds its own launchers, and kept in Triton's cache. Where it cannot be built, or a kernel has parameters of
+another kind, `prepared` returns None and says why in the log; the caller launches through Triton, which takes the host
+longer.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Launch(NamedTuple):
 
 
 class UnknownParameterError(Exception):
-    """A kernel has a parameter that the launcher does not lay out."""
+    """A kernel has a parameter of a kind that the launcher cannot pack."""
 
 
 @lru_cache
@@ -56,9 +58,10 @@ def native() -> Any:
 
 
 def prepared(launches: Iterable[Launch], source: int, target: int, device: int) -> Any:
-    """Return a plan, whose `launch(input address, result address, stream)` launches all kernels, or None where it cannot be made.
+    """Return a plan, whose `launch(input address, result address, stream)` launches all kernels, or None where it
+    cannot be made.
 
-    source, target: the addresses that stand for both in the recorded arguments.
+    source, target: the addresses of input and result in the recorded arguments.
     """
     module = native()
     if module is None:
@@ -74,12 +77,14 @@ def prepared(launches: Iterable[Launch], source: int, target: int, device: int) 
 def quick(
     index: int, tensors: dict[str, torch.Tensor | None], plans: dict[Any, tuple[Any, ...]]
 ) -> Callable[[torch.Tensor, dict[str, Any]], torch.Tensor | None] | None:
-    """Return a function of an input and the parameters of a module that launches the plan of calls like it, or None where there is no
-    native module. It returns None where its caller must look closer.
+    """Return a function that launches the plan of a module's call, or None without a native module.
 
-    It looks at all that decides whether a module in eval runs the same kernels as before: the tensors and their counts of
-    writes, gradients, what watches torch's operations, the GPU and its stream. plans: by shape and dtype of the input, stream and
-    thread: (plan, shape, strides, dtype of the result).
+    It takes the input and the parameters of the module.
+
+    The function returns None where its caller must take the slow way. It checks all that decides whether a module in
+    eval runs the same kernels as before: the tensors and their version counters, gradients, what watches torch's
+    operations, the GPU and its stream. plans: by shape and dtype of the input, stream and thread: (plan, shape,
+    strides, dtype of the result).
     """
     module = native()
     if module is None:
@@ -95,21 +100,23 @@ def quick(
         c._get_tracing_state,
         partial(torch.is_autocast_enabled, "cuda"),
     )
-    made = module.Quick(index, torch.Tensor, tuple(tensors), tuple(tensors.values()), functions, plans, forward_ad)
-    call: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor | None] = made.call
+    quick_call = module.Quick(
+        index, torch.Tensor, tuple(tensors), tuple(tensors.values()), functions, plans, forward_ad
+    )
+    call: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor | None] = quick_call.call
     return call
 
 
 def _step(launch: Launch, source: int, target: int, encode: Callable[..., bytes]) -> tuple[Any, ...]:
     """Return a launch as `Plan` takes it: function, grid, threads, shared memory, early start, parameters."""
-    compiled, about = launch.compiled, launch.compiled.metadata
-    if about.num_ctas != 1 or about.launch_cooperative_grid:
+    compiled, metadata = launch.compiled, launch.compiled.metadata
+    if metadata.num_ctas != 1 or metadata.launch_cooperative_grid:
         raise UnknownParameterError("it runs in clusters, or all at once")
-    if about.global_scratch_size or about.profile_scratch_size:
+    if metadata.global_scratch_size or metadata.profile_scratch_size:
         raise UnknownParameterError("it has memory of its own for each launch")
     parameters = tuple(_parameters(launch, source, target, encode))
     grid = (*launch.grid, 1, 1)[:3]
-    return compiled.function, grid, LANES * about.num_warps, about.shared, bool(about.launch_pdl), parameters
+    return compiled.function, grid, LANES * metadata.num_warps, metadata.shared, bool(metadata.launch_pdl), parameters
 
 
 def _parameters(launch: Launch, source: int, target: int, encode: Callable[..., bytes]) -> Iterable[Parameter]:
@@ -140,17 +147,17 @@ def _address(value: torch.Tensor, source: int, target: int) -> Parameter:
 
 
 def _descriptor(
-    value: Any, about: dict[str, Any], source: int, target: int, encode: Callable[..., bytes]
+    value: Any, meta: dict[str, Any], source: int, target: int, encode: Callable[..., bytes]
 ) -> Iterable[Parameter]:
     """Yield a tensor map, and the sizes and strides of its tensor as the kernel also takes them."""
-    if about["fp4_padded"] or value.padding != "zero" or value.base.data_ptr() == source:
+    if meta["fp4_padded"] or value.padding != "zero" or value.base.data_ptr() == source:
         raise UnknownParameterError("a tensor map of its input, of halves of bytes, or filled up with other than zeros")
     host_types = import_module("triton.backends.nvidia.driver").TMA_DTYPE_DEVICE_TO_HOST
     base, shape, strides = value.base.data_ptr(), tuple(map(int, value.shape)), tuple(map(int, value.strides))
-    elements = about["elem_size"], host_types[about["elem_type"]]
+    elements = meta["elem_size"], host_types[meta["elem_type"]]
     yield (
         "n" if base == target else "m",
-        encode(base, about["swizzle"], *elements, tuple(about["block_size"]), shape, strides),
+        encode(base, meta["swizzle"], *elements, tuple(meta["block_size"]), shape, strides),
     )
     yield from (("i", size) for size in shape)
     yield from (("l", stride) for stride in strides)

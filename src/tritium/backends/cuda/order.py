@@ -1,5 +1,5 @@
-"""When a kernel may go on. One that was started before the kernel in front of it is done waits before it reads or writes
-anything that one may.
+"""Programmatic dependent launch: a kernel may start before the one in front of it is done, and waits before it reads or
+writes anything that one may.
 
 Knows nothing of what kernels compute.
 """
@@ -13,29 +13,32 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def let_next_start(EARLY: tl.constexpr):
-    """The next kernel of the stream may be started: it waits for this one where it needs its results."""
+    """Allow the next kernel of the stream to start; it waits for this one where it needs its results."""
     if EARLY:
         gdc_launch_dependents()
 
 
 @triton.jit
 def wait(EARLY: tl.constexpr):
-    """Until the kernels before have ended, and all they wrote is seen."""
+    """Wait until the kernels before have ended, and all they wrote is visible."""
     if EARLY:
         gdc_wait()
 
 
 @triton.jit
 def begin(EARLY: tl.constexpr):
-    """For kernels that do nothing before they wait."""
+    """Allow the next kernel to start, then wait: for kernels that do nothing before they wait."""
     let_next_start(EARLY)
     wait(EARLY)
 
 
 @triton.jit
 def ask(x, n, MOST: tl.constexpr, EARLY: tl.constexpr):
-    """Have the first n elements of x, at most MOST of them, brought near. Nothing is read, so it may come before the wait. The
-    first program asks for all: lines that many ask for are handed out one by one."""
+    """Prefetch the first n elements of x, at most MOST of them, to L2.
+
+    Nothing is read, so it may come before the wait. The first CTA prefetches all: lines that many CTAs ask for are
+    served one by one.
+    """
     if EARLY and tl.program_id(0) == 0:
         LINE: tl.constexpr = 1024 // x.dtype.element_ty.primitive_bitwidth
         o = tl.arange(0, MOST // LINE if MOST > LINE else 1) * LINE

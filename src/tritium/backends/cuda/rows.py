@@ -1,7 +1,7 @@
-"""Which kernels carry out the rows of a GPU: ours where Triton is installed, torch's for the others.
+"""The kernels of all ops on a GPU: Tritium's where Triton is installed, torch's for the others.
 
-Knows nothing of storages, tensors of ours or graphs. A check of values is left to `doubt`, which waits for the device, unless a
-program is being captured.
+Knows nothing of storages, Tritium's tensors or graphs. A check of values is left to `doubt`, which waits for the
+device, unless a program is being captured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fn = Callable[..., Any]
 
 
 def _module(name: str) -> Any:
-    """A module with kernels: it imports Triton."""
+    """Return a module with kernels, which imports Triton."""
     return import_module(f"tritium.backends.cuda.{name}")
 
 
@@ -43,12 +43,12 @@ def _module(name: str) -> Any:
 
 
 def _check_places(space: Any, places: Any, cache: Value, tokens: int, what: str) -> None:
-    """Raise, now or after a program, where a sequence lies outside of its cache; the same places are looked at once."""
+    """Raise, now or after a program, where a sequence is outside its cache; the same places are checked once."""
     slots, _, capacity, _ = cache.shape
     key = (slots, capacity, tokens)
     now = space.tracing()
-    seen, told = getattr(places, "checked", (None, None))
-    if now is not None and seen is now and told == key:
+    seen, checked = getattr(places, "checked", (None, None))
+    if now is not None and seen is now and checked == key:
         return
     space.doubt(_module("attention.cache").outside(places, *key), outside(what, *key))
     if now is not None:
@@ -56,16 +56,16 @@ def _check_places(space: Any, places: Any, cache: Value, tokens: int, what: str)
 
 
 def write_places(space: Space, cache: Value, values: Value, places: Value) -> None:
-    """What `update_cache` says, into the cache itself."""
+    """Run `update_cache` on the cache in place."""
     _check_places(space, places, cache, values.shape[1], "update_cache")
     _module("attention.cache").write(cache, values, places)
 
 
 def _update_cache(space: Space) -> Fn:
     def run(cache: Value, values: Value, places: Value) -> Value:
-        made = cache.clone(memory_format=torch.contiguous_format)
-        write_places(space, made, values, places)
-        return made
+        copy = cache.clone(memory_format=torch.contiguous_format)
+        write_places(space, copy, values, places)
+        return copy
 
     return lambda out: run
 
@@ -79,8 +79,8 @@ def _attention(space: Space) -> Fn:
         def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
             if places is not None:
                 _check_places(space, places, k, q.shape[1], "attention")
-            found: Value = attend(q, k, v, places, factor, window)
-            return found
+            result: Value = attend(q, k, v, places, factor, window)
+            return result
 
         return run
 
@@ -91,7 +91,7 @@ MOST_NEW = 64  # sequences whose new tokens one launch takes: each looks at the 
 
 
 def takes_new(space: Space, x: Spec, cache: Spec, interleaved: bool) -> bool:
-    """Whether one launch does what `rope`, `update_cache` and `attention` do for new tokens."""
+    """Return True if one launch can run `rope`, `update_cache` and `attention` of new tokens."""
     (batch, _, every, size), (slots, both, capacity, _) = x.shape, cache.shape
     kinds = x.dtype is dt.f32 and cache.dtype in (dt.f16, dt.bf16) and not interleaved
     there = 0 < batch <= MOST_NEW and slots > 0 and capacity > 0
@@ -101,11 +101,11 @@ def takes_new(space: Space, x: Spec, cache: Spec, interleaved: bool) -> bool:
 def attend_new(
     space: Space, x: Value, cos: Value, sin: Value, cache: Value, places: Value, scale: float | None, settled: bool
 ) -> Value:
-    """What those rows say, as one launch, into the cache itself."""
+    """Run these three ops as one launch, on the cache in place."""
     _check_places(space, places, cache, x.shape[1], "update_cache")
     run = steady(space, _module("attention.attend").attend_new)
-    found: Value = run(x, cos, sin, cache, places, factor_of(x.shape[-1], scale), settled)
-    return found
+    result: Value = run(x, cos, sin, cache, places, factor_of(x.shape[-1], scale), settled)
+    return result
 
 
 def _rope(space: Space, otherwise: Fn) -> Fn:
@@ -140,8 +140,8 @@ def _linear(space: Space, otherwise: Fn) -> Fn:
         module, to, library = _module("linear.halves"), space.twin(out.dtype), otherwise(out)
 
         def run(x: Value, w: Value, bias: Value | None) -> Value:
-            found: Value = module.linear(x, w, bias, to) if module.takes(x, w) else library(x, w, bias)
-            return found
+            result: Value = module.linear(x, w, bias, to) if module.takes(x, w) else library(x, w, bias)
+            return result
 
         return run
 
@@ -152,7 +152,7 @@ def _linear(space: Space, otherwise: Fn) -> Fn:
 
 
 def _takes(x: Spec, indices: Spec, axis: int | None, layouts: tuple[Layout | None, ...]) -> bool:
-    """Whether rows are named that lie one after another, by numbers that the kernel reads."""
+    """Return True if whole contiguous rows are taken, by indices of a dtype that the kernel reads."""
     row_by_row = axis == 0 and (layouts[0] is None or layouts[0].is_contiguous)
     return row_by_row and not x.dtype.is_packed and indices.dtype in (dt.i32, dt.i64)
 
@@ -180,18 +180,18 @@ def _taken(space: Space, what: str) -> Fn:
 
 # ---- the place of the largest
 
-_LONG = range(1024, 1 << 31)  # rows whose pieces are worth several programs, and whose places the kernel's keys hold
+_LONG = range(1024, 1 << 31)  # rows worth several CTAs, with indices that the kernel's keys can hold
 
 
 def _row_size(x: Spec, axis: int | None) -> int:
-    """How many elements are looked at together; 0: they are not those of the last axis."""
+    """Return the number of elements reduced together, or 0 where they are not those of the last axis."""
     if axis is None:
         return x.size
     return x.shape[-1] if axis_of(axis, x.ndim, "argmax") == x.ndim - 1 else 0
 
 
 def _accepts_argmax(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-    """Whether rows are long, and lie at one stride."""
+    """Return True if rows are long and have one stride."""
     x, size = specs[0], _row_size(specs[0], attrs["axis"])
     if x.dtype not in (dt.f32, dt.f16, dt.bf16) or size not in _LONG or not x.size:
         return False
@@ -208,12 +208,12 @@ def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
 
 # ---- folds of rows
 
-_LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
+_LARGE = 1 << 20  # elements, from which a Triton kernel is faster than torch's in spite of its longer launch
 _FOLDED = 1 << 24  # the same of folds, which torch launches sooner
 
 
 def _accepts_fold(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-    """Whether many elements are folded, those of each row by themselves, and there are many rows."""
+    """Return True if many elements are reduced, along rows, and there are many rows."""
     x = specs[0]
     if x.size < _FOLDED or not x.dtype.is_float or x.size < MANY * x.shape[-1] or attrs["axis"] is None:
         return False
@@ -221,8 +221,11 @@ def _accepts_fold(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | 
 
 
 def _folded(row: Op, torch_kernel: Kernel) -> Fn:
-    """By a kernel of ours where rows lie in one piece. The value is asked: of a shape a backend remembers one choice for all
-    layouts that are not row by row, and what a program is given may lie in any way."""
+    """Return a maker that uses a Triton kernel where rows are contiguous.
+
+    The value itself is checked: a backend caches one choice of a shape for all non-contiguous layouts, and a program
+    may be called with any layout.
+    """
     ours: Fn = cuda_fused.single(row, torch_kernel.fn)
 
     def maker(out: Spec, **attrs: Any) -> Fn:
@@ -248,7 +251,10 @@ def _single(row: Op, torch_kernel: Kernel) -> Fn:
 
 
 def _cast(torch_kernel: Kernel) -> Fn:
-    """Half floats as f32: in a program by a kernel of ours, which starts early; outside, the host would wait longer for it."""
+    """Return a maker of casts from half floats to f32: by a Triton kernel, which starts early, in a program only.
+
+    Outside a program the host would take longer to launch it.
+    """
     ours: Fn = cuda_fused.single(ops.astype, torch_kernel.fn)
 
     def maker(out: Spec, **attrs: Any) -> Fn:
@@ -258,8 +264,8 @@ def _cast(torch_kernel: Kernel) -> Fn:
 
         def run(x: Value) -> Value:
             halves = x.dtype in (torch.float16, torch.bfloat16)
-            found: Value = (early if halves and in_own_graph() else library)(x)
-            return found
+            result: Value = (early if halves and in_own_graph() else library)(x)
+            return result
 
         return run
 
@@ -267,7 +273,7 @@ def _cast(torch_kernel: Kernel) -> Fn:
 
 
 def refuses(body: Fragment) -> str | None:
-    """Why a body would not gain by running as one call; None: it does."""
+    """Return the reason why a fusion group would not gain as one call, or None if it gains."""
     return (cuda_products if cuda_products.has_product(body) else cuda_fused).refuses(body)
 
 
@@ -285,37 +291,37 @@ def _fusible(specs: Any, attrs: Mapping[str, Any], layouts: Any) -> bool:
 
 
 def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_triton: bool) -> dict[Op, list[Kernel]]:
-    """The kernels of every row, best first: those of torch behind ours."""
-    found = {row: list(listed) for row, listed in torch_kernels.items()}
-    found[ops.matmul] = torch_unsigned.kernels(ops.matmul, cuda_products.matmul(space, found[ops.matmul][0].fn))
+    """Return the kernels of every op, best first: Tritium's before torch's."""
+    table = {row: list(listed) for row, listed in torch_kernels.items()}
+    table[ops.matmul] = torch_unsigned.kernels(ops.matmul, cuda_products.matmul(space, table[ops.matmul][0].fn))
     if not has_triton:
-        return found
+        return table
     ours: dict[Op, Fn] = {
         **{row: make(space) for row, make in cuda_products.ROWS.items()},
         ops.attention: _attention(space),
         ops.update_cache: _update_cache(space),
-        ops.rope: _rope(space, found[ops.rope][0].fn),
-        ops.linear: _linear(space, found[ops.linear][0].fn),
+        ops.rope: _rope(space, table[ops.rope][0].fn),
+        ops.linear: _linear(space, table[ops.linear][0].fn),
         ops.gated_delta_rule: _gated_delta_rule(space),
     }
     for row, maker in ours.items():
-        found[row] = [Kernel("triton", lambda out, maker=maker, **attrs: steady(space, maker(out, **attrs)))]
-    found[ops.fused] = [Kernel("triton", _fused(space), _fusible), *found[ops.fused]]
-    found[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *found[ops.take]]
-    found[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *found[ops.gather]]
-    found[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *found[ops.argmax]]
-    found[ops.astype] = [found[ops.astype][0]._replace(fn=_cast(found[ops.astype][0])), *found[ops.astype][1:]]
+        table[row] = [Kernel("triton", lambda out, maker=maker, **attrs: steady(space, maker(out, **attrs)))]
+    table[ops.fused] = [Kernel("triton", _fused(space), _fusible), *table[ops.fused]]
+    table[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *table[ops.take]]
+    table[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *table[ops.gather]]
+    table[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *table[ops.argmax]]
+    table[ops.astype] = [table[ops.astype][0]._replace(fn=_cast(table[ops.astype][0])), *table[ops.astype][1:]]
     for row in FOLDS:
-        found[row] = [Kernel("triton", _folded(row, found[row][0]), _accepts_fold), *found[row]]
+        table[row] = [Kernel("triton", _folded(row, table[row][0]), _accepts_fold), *table[row]]
     for row in cuda_fused.SINGLE:
-        found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
-    return found
+        table[row] = [table[row][0]._replace(name="triton", fn=_single(row, table[row][0])), *table[row][1:]]
+    return table
 
 
 def product_words(place: torch.device) -> str:
-    """For a person: which kernels the products of this GPU take."""
-    found = gpu(place)
-    own = found.has_gluon and found.capability == HOPPER
+    """Return a text that says which kernels the products of this GPU use."""
+    device = gpu(place)
+    own = device.has_gluon and device.capability == HOPPER
     return (
         "kernels for Hopper" if own else "kernels for any GPU (those for Hopper need capability 9.0 and Triton's Gluon)"
     )

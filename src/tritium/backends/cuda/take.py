@@ -1,7 +1,7 @@
-"""Rows of a table by their numbers in one Triton kernel, which copies bits and says by the way which numbers name no row.
+"""Rows of a table by index in one Triton kernel, which copies bits and reports indices out of range.
 
-Knows nothing of rows of operations, of tensors of ours or of doubts. Nothing waits for the host; a number outside reads nothing,
-and its row is zeros.
+Knows nothing of ops, Tritium's tensors or deferred checks. Nothing waits for the host; an index out of range reads
+nothing, and its row is zeros.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ import triton.language as tl
 from tritium.backends.cuda.gpu import current, gpu
 from tritium.backends.cuda.order import begin
 
-COLUMNS = 256  # words of a row that a program copies, at most
+COLUMNS = 256  # words of a row that a CTA copies, at most
 WORDS = 512  # that it copies of all its rows
 _AS_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @triton.jit
 def take_kernel(
-    table, at, out, outside, size, count, step, width, blocks,
+    table, indices, out, outside, size, count, step, width, blocks,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[i] = table[at[i step]], rows of `width` words; outside[j]: whether any number of the ROWS from j ROWS on is. The COLUMNS of
-    some rows are one program; negative numbers count from the end."""
+    """Write out[i] = table[indices[i step]], rows of `width` words.
+
+    outside[j]: whether any of the ROWS indices from j ROWS on is out of range. One CTA takes COLUMNS of some rows;
+    negative indices count from the end.
+    """
     begin(EARLY)
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     i = part.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = block.to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     meant = i < count
-    row = tl.load(at + i * step, mask=meant, other=0).to(tl.int64)
+    row = tl.load(indices + i * step, mask=meant, other=0).to(tl.int64)
     there = meant & (row >= -size) & (row < size)
     row = tl.where(row < 0, row + size, row)
     along = (c < width)[None, :]
@@ -43,10 +46,9 @@ def take_kernel(
 
 
 def take(x: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows [*indices, ...] of a table x [n, ...] that int32 or int64 indices name, and bools of which any is true where one
-    is outside."""
-    x, at = x.contiguous(), indices.reshape(-1)  # of a column it stays a view
-    n, items, count = x.shape[0], prod(x.shape[1:]), at.numel()
+    """Return rows [*indices, ...] of x [n, ...] by int32 or int64 indices, and flags of indices out of range."""
+    x, flat = x.contiguous(), indices.reshape(-1)  # of a column it stays a view
+    n, items, count = x.shape[0], prod(x.shape[1:]), flat.numel()
     out = torch.empty((*indices.shape, *x.shape[1:]), dtype=x.dtype, device=x.device)
     word = _word(x, items)
     width = items * x.element_size() // word.itemsize
@@ -55,16 +57,16 @@ def take(x: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     parts, blocks = triton.cdiv(count, rows), max(triton.cdiv(width, columns), 1)
     outside = torch.empty(parts, dtype=torch.bool, device=x.device)
     if count:
-        made = out.view(-1).view(word)
+        words = out.view(-1).view(word)
         with current(x):
             take_kernel[(parts * blocks,)](
-                x.view(-1).view(word) if x.numel() else made, at, made, outside, n, count, at.stride(0), width, blocks,
+                x.view(-1).view(word) if x.numel() else words, flat, words, outside, n, count, flat.stride(0), width, blocks,
                 ROWS=rows, COLUMNS=columns, num_warps=2, **gpu(x.device).starting,
             )  # fmt: skip
     return out, outside
 
 
 def _word(x: torch.Tensor, items: int) -> torch.dtype:
-    """The widest integers that rows of so many items are whole numbers of, where they lie."""
+    """Return the widest integer dtype that divides rows of so many items at their addresses."""
     reach = items * x.element_size() | x.storage_offset() * x.element_size() | x.data_ptr() | max(_AS_WORDS)
     return _AS_WORDS[reach & -reach]

@@ -74,7 +74,7 @@ def cases(quick: bool, sizes: Sequence[Size] = (), batches: Sequence[int] = ()) 
     """Return the cases of these sizes and batches; by default the reference model's and, unless quick, all tuned before."""
     counts = batches or (QUICK_BATCHES if quick else BATCHES)
     requested = [Case(n, k, m) for n, k in sizes or SIZES for m in counts]
-    before = () if quick or sizes or batches else cuda_tuned.kept_cases(gpu())
+    before = () if quick or sizes or batches else cuda_tuned.tuned_cases(gpu())
     return list(dict.fromkeys([*requested, *before]))
 
 

@@ -42,17 +42,6 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("fused kernels on CUDA need Triton: pip install torch triton", allow_module_level=True)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def library() -> None:
-    """The interpreter has none of CUDA's functions: NumPy's stand in for them."""
-    if INTERPRETED:
-        import interpreted  # noqa: F401  a tensor of one element is a number
-        from tritium.backends.cuda import functions as cuda_functions
-        from triton_library import Library
-
-        cuda_functions.libdevice = Library()
-
-
 @in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)

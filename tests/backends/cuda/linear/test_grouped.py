@@ -28,12 +28,6 @@ LARGE = [(600, 4096, m, group) for m in (1, 8, 16, 64, 200, 700) for group in (6
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def library() -> None:
-    if INTERPRETED:
-        import interpreted  # noqa: F401
-
-
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install torch triton")
 @in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:

@@ -29,16 +29,6 @@ from tritium.backends.cuda.linear import products as cuda_products  # noqa: E402
 from tritium.backends.torch.space import Space  # noqa: E402
 
 
-@pytest.fixture(autouse=True, scope="module")
-def library() -> None:
-    if INTERPRETED:
-        import interpreted  # noqa: F401
-        from tritium.backends.cuda import functions as cuda_functions
-        from triton_library import Library
-
-        cuda_functions.libdevice = Library()
-
-
 @in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)

@@ -37,12 +37,6 @@ KINDS = ["float32", "float16"] + ([] if INTERPRETED else ["bfloat16"])  # the in
 SHAPES = [(5, 3, 1), (17, 70, 2), (33, 257, 5)] + ([] if INTERPRETED else [(1, 1, 1), (16, 128, 8), (70, 300, 17)])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def library() -> None:
-    if INTERPRETED:
-        import interpreted  # noqa: F401
-
-
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install torch triton")
 @in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:

@@ -1,7 +1,7 @@
-"""Attention over caches of keys and values by Triton kernels: f64 inside, rounded once, so that bits do not depend on the device.
+"""Attention over KV caches by Triton kernels: f64 inside, rounded once, so that bits do not depend on the device.
 
-Knows nothing of storages, tensors of ours or graphs. Where the tokens of a sequence lie is read on the device: nothing waits for
-the host, and a CUDA graph of it serves any length.
+Knows nothing of storages, Tritium's tensors or graphs. The place of each sequence in its cache is read on the device:
+nothing waits for the host, and a CUDA graph of it serves any length.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.linear.plain import fence
 from tritium.backends.cuda.order import begin
 
-KEYS = 32  # that a program looks at together
+KEYS = 32  # that a CTA takes together
 ROWS = 16  # queries of one kv head that it takes, at least: what a product of f64 needs
 MOST_ROWS = 64
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 PARTS = 32  # that share the keys of some queries, at most
-JOINED = 4096  # sums of parts that one program joins together: what registers hold
-FEW = 8  # queries of one kv head whose parts one program joins; of more, that takes longer than a second launch
+JOINED = 4096  # sums of parts that one CTA joins together: what registers hold
+FEW = 8  # queries of one kv head whose parts one CTA joins; of more, that takes longer than a second launch
 
 
 # ---- arguments that belong together
 
 
 class Strides(NamedTuple):
-    """Of queries or their attention [batch, tokens, heads, size]."""
+    """Strides of queries or their attention [batch, tokens, heads, size]."""
 
     batch: Any
     token: Any
@@ -39,7 +39,7 @@ class Strides(NamedTuple):
 
 
 class CacheStrides(NamedTuple):
-    """Of keys or values [slots, kv heads, capacity, size]."""
+    """Strides of keys or values [slots, kv heads, capacity, size]."""
 
     slot: Any
     head: Any
@@ -47,7 +47,7 @@ class CacheStrides(NamedTuple):
 
 
 class PartSums(NamedTuple):
-    """What the parts of some queries leave for who joins them; a line for each query and each part of it.
+    """The partial sums that the parts of some queries leave to be joined; a line for each query and part.
 
     mixed: sums of weighted values [lines, size]; tops: largest scores [lines]; totals: sums of weights [lines].
     """
@@ -63,7 +63,7 @@ class PartSums(NamedTuple):
 
 @triton.jit
 def _wide(half, BRAIN: tl.constexpr):
-    """The half float in the low bits of a word, as f64."""
+    """Return the half float in the low bits of a word as f64."""
     if BRAIN:
         x = (half << 16).to(tl.float32, bitcast=True)
     else:
@@ -80,20 +80,20 @@ WIDEN = tl.constexpr("{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f64.f16 $0, l; c
 
 
 @triton.jit
-def _fetch(base, at, there, SINGLE: tl.constexpr):
-    """Elements 2i and 2i + 1 as they lie: two singles, or twice the word that holds both halves; `at` counts pairs."""
+def _fetch(base, pair, there, SINGLE: tl.constexpr):
+    """Load elements 2i and 2i + 1: two singles, or twice the word that holds both halves; `pair` counts pairs."""
     if SINGLE:
-        one = tl.load(base + 2 * at, mask=there, other=0.0)
-        two = tl.load(base + 2 * at + 1, mask=there, other=0.0)
+        one = tl.load(base + 2 * pair, mask=there, other=0.0)
+        two = tl.load(base + 2 * pair + 1, mask=there, other=0.0)
     else:
-        one = tl.load(base + at, mask=there, other=0)
+        one = tl.load(base + pair, mask=there, other=0)
         two = one
     return one, two
 
 
 @triton.jit
 def _pairs(one, two, SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr):
-    """What `_fetch` gave, as f64."""
+    """Return what `_fetch` loaded as f64."""
     if SINGLE:
         one, two = one.to(tl.float64), two.to(tl.float64)
     elif ASM and not BRAIN:
@@ -107,14 +107,14 @@ def _pairs(one, two, SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexp
 
 @triton.jit
 def _inverse(total):
-    """By what sums of values are multiplied, given those of the weights; of no keys it is zero."""
+    """Return the factor of sums of values, given the sums of weights; of no keys it is zero."""
     none = total == 0.0
     return tl.where(none, 0.0, 1.0 / tl.where(none, 1.0, total))
 
 
 @triton.jit
 def _give(out, y, row, d, tokens, g, strides, SIZE: tl.constexpr, PER: tl.constexpr):
-    """y [rows, elements] is the attention of queries `row` of a kv head; `out` is that of their sequence."""
+    """Store y [rows, elements], the attention of queries `row` of a kv head; `out` is that of their sequence."""
     to = out + (row // PER).to(tl.int64)[:, None] * strides.token + (g * PER + row % PER)[:, None] * strides.head
     to += d[None, :]
     tl.store(to, y.to(out.dtype.element_ty), mask=(row < tokens * PER)[:, None] & (d < SIZE)[None, :])
@@ -122,20 +122,21 @@ def _give(out, y, row, d, tokens, g, strides, SIZE: tl.constexpr, PER: tl.conste
 
 @triton.jit
 def _from_line(sums, line, WIDTH: tl.constexpr):
-    """Sums of parts from a line on."""
+    """Return the sums of parts from a line on."""
     tops, totals = sums.tops + line, sums.totals + line
     return PartSums(sums.mixed + line * WIDTH, tops, totals)
 
 
 @triton.jit
 def _join(sums, r, parts, d, PARTS: tl.constexpr):
-    """The attention [queries, elements] of queries r: the sums of all parts, each by how much it counts; those of no keys count
-    nothing."""
+    """Return the attention [queries, elements] of queries r: the weighted sums of all parts. Parts without keys
+    count nothing.
+    """
     p = tl.arange(0, PARTS)
     line = r[:, None] * PARTS + p[None, :]
     there = (p < parts)[None, :]
-    at = sums.mixed + line[:, :, None] * d.shape[0] + d[None, None, :]
-    mixed = tl.load(at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
+    cells = sums.mixed + line[:, :, None] * d.shape[0] + d[None, None, :]
+    mixed = tl.load(cells, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
     top = tl.load(sums.tops + line, mask=there, other=float("-inf"), cache_modifier=".cg")
     total = tl.load(sums.totals + line, mask=there, other=0.0, cache_modifier=".cg")
     most = tl.max(top, 1)
@@ -150,8 +151,10 @@ def _extent(
     places, b, block, tokens, slots, capacity,
     PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Where sequence b lies, the first key (a multiple of KEYS) and the end of those that the queries of a block see, how many of
-    them a part takes, and how many parts do. WINDOW: keys that a query sees at most; 0: all."""
+    """Return the place of sequence b, the keys that the queries of a block see, keys of a part, and number of parts.
+
+    The first key is a multiple of KEYS. WINDOW: keys that a query sees at most; 0: all.
+    """
     if PLACED:
         slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
         inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
@@ -170,11 +173,14 @@ def _extent(
 
 
 @triton.jit
-def _queries(q, strides, b, token, head, asked, SIZE: tl.constexpr, WIDE: tl.constexpr, FACTOR: tl.constexpr):
-    """Queries of sequence b, a token and a head for each [ROWS], scaled, in f64: their even and odd elements [ROWS, WIDE]."""
+def _queries(q, strides, b, token, head, valid, SIZE: tl.constexpr, WIDE: tl.constexpr, FACTOR: tl.constexpr):
+    """Return queries of sequence b, scaled, in f64: their even and odd elements [ROWS, WIDE].
+
+    token, head: those of each query [ROWS].
+    """
     e = tl.arange(0, 2 * WIDE)
     line = token.to(tl.int64)[:, None] * strides.token + head[:, None] * strides.head + e[None, :]
-    there = asked[:, None] & (e < (SIZE + 1) // 2 * 2)[None, :]
+    there = valid[:, None] & (e < (SIZE + 1) // 2 * 2)[None, :]
     x = tl.load(q + b.to(tl.int64) * strides.batch + line, mask=there, other=0.0)
     return tl.split(tl.reshape(x.to(tl.float64) * FACTOR, (token.shape[0], WIDE, 2)))
 
@@ -184,12 +190,12 @@ def _walk(
     one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE: tl.constexpr, KEYS: tl.constexpr,
     SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Queries [ROWS, WIDE], even and odd elements, against keys `first` to `end` of their kv head, KEYS of them at a time.
+    """Attend from queries [ROWS, WIDE], even and odd elements, to keys `first` to `end` of their kv head, KEYS at a
+    time.
 
-    `d` counts pairs of elements [WIDE]. A query of `token`, if it is live, sees the keys up to start + token, or the last WINDOW of
-    them. Returns the largest
-    scores and the sums of weights [ROWS], and the sums of weighted values, even and odd elements [ROWS, WIDE]; both sums are
-    against the largest score.
+    `d` counts pairs of elements [WIDE]. A query of `token`, if it is live, sees the keys up to start + token, or the
+    last WINDOW of them. Returns the largest scores and the sums of weights [ROWS], and the sums of weighted values,
+    even and odd elements [ROWS, WIDE]; both sums are relative to the largest score.
     """
     ROWS: tl.constexpr = one.shape[0]
     WIDE: tl.constexpr = one.shape[1]
@@ -200,13 +206,13 @@ def _walk(
     summed = tl.zeros((ROWS, KEYS), tl.float64)
     mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
     mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
-    for at in range(first, end, KEYS):
-        key = at + tl.arange(0, KEYS)
+    for offset in range(first, end, KEYS):
+        key = offset + tl.arange(0, KEYS)
         there = key < end
         k_one, k_two = _fetch(
             k + key.to(tl.int64)[None, :] * k_strides.token, d[:, None], there[None, :] & fits[:, None], SINGLE
         )
-        v_one, v_two = _fetch(  # asked for together: neither waits for the other
+        v_one, v_two = _fetch(  # loaded together: neither waits for the other
             v + key.to(tl.int64)[:, None] * v_strides.token, d[None, :], there[:, None] & fits[None, :], SINGLE
         )
         k_one, k_two = _pairs(k_one, k_two, SINGLE, BRAIN, ASM)
@@ -229,20 +235,20 @@ def _walk(
 
 
 @triton.jit
-def _leave(sums, p, top, total, mixed_one, mixed_two, asked, PARTS: tl.constexpr):
+def _leave(sums, p, top, total, mixed_one, mixed_two, valid, PARTS: tl.constexpr):
     """Write the sums of part p of some queries: top and total [ROWS], mixed [ROWS, WIDE]."""
     line = tl.arange(0, top.shape[0]) * PARTS + p
     mixed = tl.interleave(mixed_one, mixed_two)
     e = tl.arange(0, mixed.shape[1])
-    tl.store(sums.tops + line, top, mask=asked, cache_modifier=".cg")
-    tl.store(sums.totals + line, total, mask=asked, cache_modifier=".cg")
+    tl.store(sums.tops + line, top, mask=valid, cache_modifier=".cg")
+    tl.store(sums.totals + line, total, mask=valid, cache_modifier=".cg")
     to = sums.mixed + line[:, None] * mixed.shape[1] + e[None, :]
-    tl.store(to, mixed, mask=asked[:, None], cache_modifier=".cg")
+    tl.store(to, mixed, mask=valid[:, None], cache_modifier=".cg")
 
 
 @triton.jit
 def _arrive(counts, group, ASM: tl.constexpr):
-    """Count this program; returns how many came before it, whose sums are seen by who then calls `_join_all`."""
+    """Count this CTA and return how many came before it; `_join_all` sees their sums."""
     fence(ASM)
     tl.debug_barrier()
     return tl.atomic_add(counts + group, 1, sem="acq_rel")
@@ -270,26 +276,27 @@ def attend_kernel(
     PARTS: tl.constexpr, TOGETHER: tl.constexpr, LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr,
     BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr, WINDOW: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A share of the keys for some queries of one kv head: sums of values and of weights, both against the largest score.
+    """Attend from some queries of one kv head to a share of the keys: sums of values and of weights.
 
-    Programs without keys end at once. Each of the others leaves its sums in memory of its own; if LAST, the last of them to
-    arrive, as `counts` tells, joins them, and leaves the count zero for the next launch.
+    Both are relative to the largest score. CTAs without keys end at once. Each of the others leaves its sums in memory
+    of its own; if LAST, the last of them to arrive, by `counts`, joins them, and leaves the count zero for the next
+    launch.
     """
     begin(EARLY)
     blocks = tl.cdiv(tokens * PER, ROWS)
     b, block, g, p = tl.program_id(0) // blocks, tl.program_id(0) % blocks, tl.program_id(1), tl.program_id(2)
     row = block * ROWS + tl.arange(0, ROWS)
     token, head = row // PER, g * PER + row % PER
-    asked = row < tokens * PER
+    valid = row < tokens * PER
     d, e = tl.arange(0, WIDE), tl.arange(0, 2 * WIDE)
-    one, two = _queries(q, q_strides, b, token, head, asked, SIZE, WIDE, FACTOR)
+    one, two = _queries(q, q_strides, b, token, head, valid, SIZE, WIDE, FACTOR)
     slot, start, count, first, last, share, parts = _extent(
         places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED, WINDOW
     )
     if p < parts:
         first += p * share
         end = tl.minimum(first + share, last)
-        live = (token < count) & asked
+        live = (token < count) & valid
         top, total, mixed_one, mixed_two = _walk(
             one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE, KEYS, SINGLE, BRAIN, ASM,
             WINDOW,
@@ -302,7 +309,7 @@ def attend_kernel(
         elif PARTS > 1:
             group = tl.program_id(0) * tl.num_programs(1) + g
             mine = _from_line(sums, group.to(tl.int64) * (ROWS * PARTS), 2 * WIDE)
-            _leave(mine, p, top, total, mixed_one, mixed_two, asked, PARTS)
+            _leave(mine, p, top, total, mixed_one, mixed_two, valid, PARTS)
             if LAST:  # noqa: SIM102 (a branch of its own: otherwise `counts` holds no counts, and nobody may add to them)
                 if _arrive(counts, group, ASM) == parts - 1:
                     _join_all(
@@ -316,7 +323,7 @@ def join_kernel(
     places, out, sums, tokens, slots, capacity, o_strides, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, WINDOW: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """What the last program does for few queries, in a launch of its own and a program for each query."""
+    """Join the parts as the last CTA does for few queries, in a launch of its own with a CTA for each query."""
     begin(EARLY)
     blocks = tl.cdiv(tokens * PER, ROWS)
     b, r, g = tl.program_id(0) // (tokens * PER), tl.program_id(0) % (tokens * PER), tl.program_id(1)
@@ -332,9 +339,10 @@ def join_kernel(
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float, window: int | None = None
 ) -> torch.Tensor:  # fmt: skip
-    """softmax(q kᵀ factor) v for q [batch, tokens, heads, size] over caches [slots, kv heads, capacity, size].
+    """Return softmax(q kᵀ factor) v for q [batch, tokens, heads, size] over caches [slots, kv heads, capacity, size].
 
-    window: keys that a query sees at most; the kernel for one token a sequence has no such limit."""
+    window: keys that a query sees at most; the kernel for one token a sequence has no such limit.
+    """
     batch, tokens, heads, size = q.shape
     slots, shared, capacity, _ = k.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -357,8 +365,8 @@ def attend(
     seen = capacity if window is None else min(capacity, window + KEYS + (rows - 1) // per)
     parts = _parts(groups, seen, KEYS)
     together = min(used, max(JOINED // (parts * 2 * wide), 1))
-    few, given = used <= FEW, q if places is None else places.contiguous()
-    sums, counts = PartSums(out, out, out), out  # of one part nobody looks at them
+    few, placement = used <= FEW, q if places is None else places.contiguous()
+    sums, counts = PartSums(out, out, out), out  # unread where there is one part
     if parts > 1:
         sums = _sums_of_parts(groups * parts * rows, 2 * wide, q.device)
         counts = counters(q.device).some(groups) if few else out
@@ -368,12 +376,12 @@ def attend(
         "PLACED": places is not None, "WINDOW": min(window or 0, capacity), "num_warps": 4, **gpu(q.device).starting,
     }  # fmt: skip
     attend_kernel[(batch * blocks, shared, parts)](
-        q, *caches, given, out, sums, counts, tokens, slots, capacity, Strides(*q.stride()[:3]),
+        q, *caches, placement, out, sums, counts, tokens, slots, capacity, Strides(*q.stride()[:3]),
         *(CacheStrides(*x.stride()[:3]) for x in caches), o_strides, USED=used, TOGETHER=together, LAST=few, SINGLE=single,
         BRAIN=k.dtype is torch.bfloat16, FACTOR=factor, ASM=_asm(q), **common,
     )  # fmt: skip
     if parts > 1 and not few:
-        join_kernel[(batch * tokens * per, shared)](given, out, sums, tokens, slots, capacity, o_strides, **common)
+        join_kernel[(batch * tokens * per, shared)](placement, out, sums, tokens, slots, capacity, o_strides, **common)
     return out
 
 
@@ -381,24 +389,29 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def _parts(groups: int, capacity: int, keys: int) -> int:
-    """How many programs share the keys of some queries, each looking at so many together."""
+    """Return how many CTAs share the keys of some queries, each taking `keys` of them together."""
     return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, keys), PARTS)))
 
 
 def _sums_of_parts(lines: int, size: int, device: torch.device) -> PartSums:
-    """Allocate the sums that parts leave for who joins them."""
+    """Allocate the sums that parts leave to be joined."""
     space = torch.empty(lines * (size + 2), dtype=torch.float64, device=device)
     return PartSums(mixed=space[2 * lines :], tops=space[:lines], totals=space[lines : 2 * lines])
 
 
 def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Whether the kernel for one token a sequence takes them."""
-    lie = k.stride(-1) == v.stride(-1) == 1 and k.stride(2) == v.stride(2)
-    return lie and v.dtype is k.dtype and k.dtype in _HALVES and decodes(q.device, q.shape[3], q.shape[2], k.shape[1])
+    """Return True if the kernel for one token a sequence takes these tensors."""
+    contiguous = k.stride(-1) == v.stride(-1) == 1 and k.stride(2) == v.stride(2)
+    return (
+        contiguous
+        and v.dtype is k.dtype
+        and k.dtype in _HALVES
+        and decodes(q.device, q.shape[3], q.shape[2], k.shape[1])
+    )
 
 
 def decodes(device: torch.device, size: int, heads: int, shared: int) -> bool:
-    """Whether there is a kernel for one token a sequence of such heads."""
+    """Return True if there is a kernel for one token a sequence with such heads."""
     g = gpu(device)
     return g.has_gluon and g.capability == HOPPER and size == 128 and heads <= 4 * shared
 
@@ -413,11 +426,12 @@ def _decode(
 def attend_new(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cache: torch.Tensor, places: torch.Tensor, factor: float, settled: bool
 ) -> torch.Tensor:  # fmt: skip
-    """What `rope`, `update_cache` and `attention` say of one new token a sequence, in one launch, where `decodes` says so.
+    """Run `rope`, `update_cache` and `attention` for one new token a sequence, in one launch, where `decodes` is true.
 
-    x: f32 [batch, 1, heads + 2 kv heads, size], of which all but the last kv heads, the values, are turned; cache: keys and values
-    [slots, 2 kv heads, capacity, size], written. settled: the places and all older keys and values were there before the kernels
-    that may still be running were launched."""
+    x: f32 [batch, 1, heads + 2 kv heads, size], of which all but the last kv heads, the values, are rotated; cache:
+    keys and values [slots, 2 kv heads, capacity, size], written. settled: the places and all older keys and values were
+    there before the kernels that may still be running were launched.
+    """
     batch, _, every, size = x.shape
     shared = cache.shape[1] // 2
     out = torch.empty((batch, 1, every - 2 * shared, size), dtype=x.dtype, device=x.device)
@@ -440,7 +454,7 @@ def _launch_decode(
     slots, shared, capacity, _ = k.shape
     per, groups = heads // shared, batch * shared
     used, parts = triton.next_power_of_2(per), _parts(groups, capacity, cuda_decode.KEYS.value)
-    sums, counts = PartSums(out, out, out), out  # of one part nobody looks at them
+    sums, counts = PartSums(out, out, out), out  # unread where there is one part
     if parts > 1:
         sums = _sums_of_parts(groups * parts * used, size, q.device)
         counts = counters(q.device).some(groups)
@@ -456,17 +470,17 @@ def _launch_decode(
 
 
 def _asm(x: torch.Tensor) -> bool:
-    """Whether kernels may speak the language of NVIDIA's GPUs."""
+    """Return True if kernels may use inline PTX."""
     return gpu(x.device).capability > (0, 0)
 
 
 def _even(x: torch.Tensor) -> torch.Tensor:
-    """An even number of elements in each head: kernels take pairs."""
+    """Pad each head to an even number of elements: kernels take pairs."""
     return torch.nn.functional.pad(x, (0, 1)) if x.shape[-1] % 2 else x
 
 
 def _words(x: torch.Tensor, single: bool) -> torch.Tensor:
-    """A cache as the kernel reads it: f32, or words of two halves. Where it is so, and lies so, it is not copied."""
+    """Return a cache as the kernel reads it: f32, or words of two halves. It is copied only where it must be."""
     if single:
         x = _even(x.float())
         return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,8 +1,7 @@
-"""What new tokens do to caches of keys and values, by Triton kernels: heads are turned, written to their places, and those
-places looked at.
+"""Writes of new tokens to KV caches by Triton kernels: rotate heads, write them to their places, check those places.
 
-Knows nothing of storages, tensors of ours or graphs. Where the tokens of a sequence lie is read on the device: nothing waits for
-the host.
+Knows nothing of storages, Tritium's tensors or graphs. The place of each sequence is read on the device: nothing waits
+for the host.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ def write_kernel(
     cache, values, places, batch, tokens, slots, capacity, c_slot, c_head, c_token, v_batch, v_token, v_head, v_item,
     SIZE: tl.constexpr, WIDE: tl.constexpr, BATCH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """cache[slot, h, start + t] = values[b, t, h] for t < count; of several sequences at one place the last is written."""
+    """Write cache[slot, h, start + t] = values[b, t, h] for t < count; of several sequences at one place the last
+    wins.
+    """
     begin(EARLY)
     b, t, h = tl.program_id(0) // tokens, tl.program_id(0) % tokens, tl.program_id(1)
     slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
@@ -32,19 +33,21 @@ def write_kernel(
     o_slot = tl.load(places + o * 3, mask=later, other=-1)
     o_start = tl.load(places + o * 3 + 1, mask=later, other=0)
     o_count = tl.load(places + o * 3 + 2, mask=later, other=0)
-    at = start + t
-    covered = tl.sum((later & (o_slot == slot) & (o_start <= at) & (at < o_start + o_count)).to(tl.int32), 0)
+    position = start + t
+    covered = tl.sum(
+        (later & (o_slot == slot) & (o_start <= position) & (position < o_start + o_count)).to(tl.int32), 0
+    )
     if inside & (t < count) & (covered == 0):
         d = tl.arange(0, WIDE)
         x = tl.load(
             values + b.to(tl.int64) * v_batch + t.to(tl.int64) * v_token + h * v_head + d * v_item, mask=d < SIZE
         )
-        to = cache + slot.to(tl.int64) * c_slot + h.to(tl.int64) * c_head + at.to(tl.int64) * c_token + d
+        to = cache + slot.to(tl.int64) * c_slot + h.to(tl.int64) * c_head + position.to(tl.int64) * c_token + d
         tl.store(to, x.to(cache.dtype.element_ty), mask=d < SIZE)
 
 
 def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> None:
-    """What `update_cache` says, into the cache itself, whose heads are contiguous. Sequences outside of it write nothing."""
+    """Run `update_cache` on the cache in place, whose heads are contiguous. Sequences outside of it write nothing."""
     slots, heads, capacity, size = cache.shape
     batch, tokens = values.shape[:2]
     if not (batch and tokens and heads and size):
@@ -64,8 +67,10 @@ def rope_kernel(
     HALF: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr, STEP: tl.constexpr, REST: tl.constexpr, MORE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Pairs (i * STEP, i * STEP + APART) of one head turned by their angles, each product and sum rounded; REST elements behind
-    them pass as they are, MORE is the power of two that holds them."""
+    """Rotate pairs (i * STEP, i * STEP + APART) of one head by their angles, each product and sum rounded.
+
+    REST elements behind them are copied; MORE is the power of two that holds them.
+    """
     begin(EARLY)
     b, t, h = (tl.program_id(0) // tokens).to(tl.int64), (tl.program_id(0) % tokens).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, WIDE)
@@ -99,8 +104,10 @@ def rope(
     heads: int | None = None,
     size: int | None = None,
 ) -> torch.Tensor:
-    """What the row `rope` says, for x [batch, tokens, heads, D]; of `heads` the first ones, and the others as they are; of each the
-    first `size` elements."""
+    """Return the result of the op `rope` for x [batch, tokens, heads, D].
+
+    Only the first `heads` are rotated, and of each the first `size` elements; the others are copied.
+    """
     batch, tokens, all_heads, whole = x.shape
     size = whole if size is None else size
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
@@ -120,7 +127,7 @@ def rope(
     return out
 
 
-# ---- which sequences lie outside
+# ---- sequences outside the cache
 
 
 @triton.jit
@@ -136,7 +143,7 @@ def outside_kernel(places, bad, batch, slots, capacity, tokens, BATCH: tl.conste
 
 
 def outside(places: torch.Tensor, slots: int, capacity: int, tokens: int) -> torch.Tensor:
-    """Which sequences are not inside the cache, as bools."""
+    """Return which sequences are outside the cache, as bools."""
     batch = places.shape[0]
     bad = torch.empty(batch, dtype=torch.bool, device=places.device)
     if batch:

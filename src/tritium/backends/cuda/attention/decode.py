@@ -1,13 +1,13 @@
-"""Attention of one new token a sequence, in Gluon: f64 without tensor cores, whose operands would have to pass through shared
-memory; what threads share there are scores and weights alone.
+"""Attention of one new token a sequence, in Gluon: f64 without tensor cores, whose operands would have to pass through
+shared memory; threads share only scores and weights there.
 
-Knows nothing of torch or of choices. Heads have 128 elements, caches hold half floats. A program takes a share of the keys of
-one kv head; `cuda.attention.attend` says how shares are joined. Keys: sixteen lanes along each. Values: a thread for each element of
-a head, which adds up all keys by itself.
+Knows nothing of torch or of tile configs. Heads have 128 elements, caches hold half floats. A CTA takes a share of the
+keys of one kv head; `cuda.attention.attend` says how shares are joined. Keys: sixteen lanes along each. Values: a
+thread for each element of a head, which adds up all keys by itself.
 
-A token may come fresh: the heads of Q, K and V as their product gave them. Programs then turn what they need of it by themselves,
-step by step as `rope_kernel` does, and the one whose share holds the new key writes it and its value to the cache. No program reads
-what another writes: of sequences in one slot each makes the others' new keys anew.
+A token may come fresh: the heads of Q, K and V as their product gave them. CTAs then rotate what they need of it by
+themselves, step by step as `rope_kernel` does, and the one whose share holds the new key writes it and its value to the
+cache. No CTA reads what another writes: of sequences in one slot each computes the others' new keys anew.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 
 from tritium.backends.cuda.linear.gemv import ask, may_start, wait_for_inputs
 
-KEYS = gl.constexpr(16)  # that a program looks at together
+KEYS = gl.constexpr(16)  # that a CTA takes together
 LANES = gl.constexpr(32)
 SIZE = gl.constexpr(128)  # of a head; as many threads
 HALF = gl.constexpr(64)  # pairs of a head, and how far apart the elements of a pair are
@@ -39,7 +39,9 @@ LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 def registers(batch: int, parts: int) -> int:
-    """Of a thread: three programs fit a multiprocessor; of several sequences whose shares are joined, two."""
+    """Return the registers of a thread: three CTAs fit a multiprocessor; of several sequences with joined shares,
+    two.
+    """
     return 200 if batch > 1 and parts > 1 else 168
 
 
@@ -47,9 +49,10 @@ def registers(batch: int, parts: int) -> int:
 
 
 class Tokens(NamedTuple):
-    """Of each sequence one: heads [batch, heads, SIZE], and cosines and sines of the pairs of a head [batch, HALF].
+    """One token of each sequence: heads [batch, heads, SIZE], and cosines and sines of the pairs of a head [batch,
+    HALF].
 
-    Fresh tokens hold the heads of Q, K and V, none of them turned; others those of Q, and nobody looks at the angles.
+    Fresh tokens hold the heads of Q, K and V, none of them rotated; others those of Q, and the angles are not read.
     """
 
     heads: Any
@@ -58,7 +61,7 @@ class Tokens(NamedTuple):
 
 
 class TokenStrides(NamedTuple):
-    """From one sequence to the next, and of its heads from one to the next; then from one sequence's angles to the next's."""
+    """Strides from one sequence to the next, of its heads, and of its angles."""
 
     batch: Any
     head: Any
@@ -67,21 +70,25 @@ class TokenStrides(NamedTuple):
 
 
 class SlotStrides(NamedTuple):
-    """Of keys or values [slots, kv heads, capacity, SIZE]; from one key to the next it is TOKEN, a constant."""
+    """Strides of keys or values [slots, kv heads, capacity, SIZE]; that from one key to the next is TOKEN, a
+    constant.
+    """
 
     slot: Any
     head: Any
 
 
 class OutStrides(NamedTuple):
-    """Of the attention [batch, heads, SIZE]."""
+    """Strides of the attention [batch, heads, SIZE]."""
 
     batch: Any
     head: Any
 
 
 class Ranges(NamedTuple):
-    """What numbers queries [USED] and keys [KEYS] where scores are, and elements of a key [SIZE] and of a value [SIZE]."""
+    """Indices of queries [USED] and keys [KEYS] in the layout of scores, and of the elements of a key and a value
+    [SIZE].
+    """
 
     query: Any
     key: Any
@@ -99,25 +106,25 @@ def _ranges(USED: gl.constexpr):
 
 @gluon.jit
 def _inverse(total):
-    """By what sums of values are multiplied, given those of the weights; of no keys it is zero."""
+    """Return the factor of sums of values, given the sums of weights; of no keys it is zero."""
     none = total == 0.0
     return gl.where(none, 0.0, 1.0 / gl.where(none, 1.0, total))
 
 
 @gluon.jit
-def _told(shared, j: gl.constexpr, USED: gl.constexpr):
-    """Number j of those that lie in shared memory, for every thread."""
+def _element(shared, j: gl.constexpr, USED: gl.constexpr):
+    """Return element j of shared memory, for every thread."""
     ALL: gl.constexpr = gl.BlockedLayout([USED], [32], [gl.num_warps()], [0])
-    found = shared.load(ALL)
-    return gl.sum(gl.where(gl.arange(0, USED, layout=ALL) == j, found, 0.0), 0)
+    values = shared.load(ALL)
+    return gl.sum(gl.where(gl.arange(0, USED, layout=ALL) == j, values, 0.0), 0)
 
 
-# ---- where a sequence lies
+# ---- the place of a sequence
 
 
 @gluon.jit
 def _place(places, b, slots, capacity, PLACED: gl.constexpr):
-    """The slot of a sequence, and how many keys its token sees: none where it lies outside of the cache."""
+    """Return the slot of a sequence, and how many keys its token sees: none where it is outside the cache."""
     slot = b
     last = capacity
     if PLACED:
@@ -131,7 +138,7 @@ def _place(places, b, slots, capacity, PLACED: gl.constexpr):
 
 @gluon.jit
 def _company(places, b, slot, last, batch, BATCH: gl.constexpr):
-    """Who else writes among the keys of a sequence: 0 nobody, 1 someone, 2 a later one where its own new key stands."""
+    """Return who else writes among the keys of a sequence: 0 nobody, 1 someone, 2 a later one at its own new key."""
     PAIR: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [gl.num_warps(), 1], [1, 0])  # every warp sees all
     o = gl.arange(0, BATCH, layout=gl.SliceLayout(0, PAIR))
     meant = o < batch
@@ -145,7 +152,7 @@ def _company(places, b, slot, last, batch, BATCH: gl.constexpr):
 
 @gluon.jit
 def _share(last, PARTS: gl.constexpr):
-    """How many of so many keys a program takes."""
+    """Return the keys that one CTA takes."""
     return gl.maximum((last + (PARTS * KEYS - 1)) // (PARTS * KEYS), 1) * KEYS
 
 
@@ -154,8 +161,10 @@ def _ask_for_share(
     k, v, places, b, g, p, slots, capacity, k_strides, v_strides, PARTS: gl.constexpr, TOKEN: gl.constexpr,
     PLACED: gl.constexpr,
 ):  # fmt: skip
-    """Have the first keys and values of a share brought near: two lines each. The places may yet change, but any of the cache
-    can be asked for."""
+    """Prefetch the first keys and values of a share: two lines each.
+
+    The places may still change, but any address of the cache can be prefetched.
+    """
     slot, last = _place(places, b, slots, capacity, PLACED)
     i = gl.arange(0, 4 * KEYS, layout=gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
     key = gl.minimum(p * _share(last, PARTS) + i // 4, capacity - 1).to(gl.int64)
@@ -165,23 +174,23 @@ def _ask_for_share(
 
 
 @gluon.jit
-def _keys(k, at, end, TOKEN: gl.constexpr):
-    """Keys `at` on, as they lie; those from `end` on are zero."""
+def _keys(k, offset, end, TOKEN: gl.constexpr):
+    """Load keys from `offset` on; those from `end` on are zero."""
     near = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LK))
     along = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LK))
-    lie = gl.expand_dims(near * TOKEN, 1) + gl.expand_dims(along, 0)
-    k += at.to(gl.int64) * TOKEN
-    return gl.load(k + lie, mask=gl.expand_dims(at + near < end, 1), other=0.0, cache_modifier=".cg")
+    cells = gl.expand_dims(near * TOKEN, 1) + gl.expand_dims(along, 0)
+    k += offset.to(gl.int64) * TOKEN
+    return gl.load(k + cells, mask=gl.expand_dims(offset + near < end, 1), other=0.0, cache_modifier=".cg")
 
 
 @gluon.jit
-def _values(v, at, end, TOKEN: gl.constexpr):
-    """Values `at` on, as `_keys`."""
+def _values(v, offset, end, TOKEN: gl.constexpr):
+    """Load values from `offset` on, as `_keys`."""
     far = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LV))
     d = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LV))
-    lie = gl.expand_dims(far * TOKEN, 1) + gl.expand_dims(d, 0)
-    v += at.to(gl.int64) * TOKEN
-    return gl.load(v + lie, mask=gl.expand_dims(at + far < end, 1), other=0.0, cache_modifier=".cg")
+    cells = gl.expand_dims(far * TOKEN, 1) + gl.expand_dims(d, 0)
+    v += offset.to(gl.int64) * TOKEN
+    return gl.load(v + cells, mask=gl.expand_dims(offset + far < end, 1), other=0.0, cache_modifier=".cg")
 
 
 # ---- a fresh token
@@ -189,20 +198,20 @@ def _values(v, at, end, TOKEN: gl.constexpr):
 
 @gluon.jit
 def _times(a, b):
-    """A product that is rounded before anything is added to it."""
+    """Return a product that is rounded before anything is added to it."""
     return gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], dtype=gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit
 def _angles(x, b, strides):
-    """Cosine and sine [HALF] of each pair of a head of sequence b."""
+    """Return cosine and sine [HALF] of each pair of a head of sequence b."""
     i = gl.arange(0, HALF, layout=LH)
     return gl.load(x.cos + b.to(gl.int64) * strides.cos + i), gl.load(x.sin + b.to(gl.int64) * strides.sin + i)
 
 
 @gluon.jit
 def _turned(x, c, s, upto):
-    """A head whose pairs are turned; only the first pairs are looked at."""
+    """Return a head with its pairs rotated; only the first pairs are read."""
     i = gl.arange(0, HALF, layout=LH)
     a, z = gl.load(x + i, mask=i < upto, other=0.0), gl.load(x + HALF + i, mask=i < upto, other=0.0)
     pairs = gl.join(_times(a, c) - _times(z, s), _times(z, c) + _times(a, s))
@@ -211,7 +220,7 @@ def _turned(x, c, s, upto):
 
 @gluon.jit
 def _new_row(x, c, s, b, g, strides, upto, like, PER: gl.constexpr):
-    """The new key and the new value [SIZE] of a sequence as the cache keeps them: their first elements."""
+    """Return the new key and the new value [SIZE] of a sequence in the cache's dtype: their first elements."""
     shared = gl.num_programs(1)
     d = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LV))
     heads = x.heads + b.to(gl.int64) * strides.batch
@@ -221,19 +230,21 @@ def _new_row(x, c, s, b, g, strides, upto, like, PER: gl.constexpr):
 
 
 @gluon.jit
-def _with_row(keys, values, key, value, place, at):
-    """Keys and values `at` on, with a row in its place among them; those of another place stay."""
+def _with_row(keys, values, key, value, place, offset):
+    """Return keys and values from `offset` on, with a row inserted at its place if it is among them."""
     near = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LK))
     far = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LV))
-    keys = gl.where(gl.expand_dims(at + near == place, 1), gl.expand_dims(key, 0), keys)
-    values = gl.where(gl.expand_dims(at + far == place, 1), gl.expand_dims(value, 0), values)
+    keys = gl.where(gl.expand_dims(offset + near == place, 1), gl.expand_dims(key, 0), keys)
+    values = gl.where(gl.expand_dims(offset + far == place, 1), gl.expand_dims(value, 0), values)
     return keys, values
 
 
 @gluon.jit
-def _with_all(keys, values, x, strides, places, g, at, slot, batch, like, PER: gl.constexpr):
-    """Keys and values `at` on of a slot, with the rows that all sequences write there: of several at one place the last; nothing,
-    if that one lies outside."""
+def _with_all(keys, values, x, strides, places, g, offset, slot, batch, like, PER: gl.constexpr):
+    """Return keys and values from `offset` on of a slot, with the rows that all sequences write there.
+
+    Of several at one place the last counts; nothing is written if that one is out of range.
+    """
     near = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LK))
     far = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LV))
     old_keys, old_values = keys, values
@@ -241,14 +252,14 @@ def _with_all(keys, values, x, strides, places, g, at, slot, batch, like, PER: g
         o_slot = gl.load(places + o * 3, cache_modifier=".cg")
         start = gl.load(places + o * 3 + 1, cache_modifier=".cg")
         count = gl.load(places + o * 3 + 2, cache_modifier=".cg")
-        if (o_slot == slot) & (start < at + KEYS) & (at < start + count):
+        if (o_slot == slot) & (start < offset + KEYS) & (offset < start + count):
             c, s = _angles(x, o, strides)
             key, value = _new_row(x, c, s, o, g, strides, SIZE, like, PER)
-            k_covered = gl.expand_dims((at + near >= start) & (at + near < start + count), 1)
-            v_covered = gl.expand_dims((at + far >= start) & (at + far < start + count), 1)
+            k_covered = gl.expand_dims((offset + near >= start) & (offset + near < start + count), 1)
+            v_covered = gl.expand_dims((offset + far >= start) & (offset + far < start + count), 1)
             keys, values = gl.where(k_covered, old_keys, keys), gl.where(v_covered, old_values, values)
             place = gl.where((count == 1) & (start >= 0), start, -1)
-            keys, values = _with_row(keys, values, key, value, place, at)
+            keys, values = _with_row(keys, values, key, value, place, offset)
     return keys, values
 
 
@@ -257,19 +268,21 @@ def _with_all(keys, values, x, strides, places, g, at, slot, batch, like, PER: g
 
 @gluon.jit
 def _side_by_side(s, USED: gl.constexpr):
-    """The scores of all queries as [keys, queries]: one store of them needs no wait between queries."""
+    """Return the scores of all queries as [keys, queries]: one store of them needs no barrier between queries."""
     if USED == 1:
-        found = gl.expand_dims(s[0], 1)
+        result = gl.expand_dims(s[0], 1)
     elif USED == 2:
-        found = gl.join(s[0], s[1])
+        result = gl.join(s[0], s[1])
     else:
-        found = gl.join(gl.join(s[0], s[2]), gl.join(s[1], s[3 if len(s) > 3 else 0])).reshape([KEYS, USED])
-    return found
+        result = gl.join(gl.join(s[0], s[2]), gl.join(s[1], s[3 if len(s) > 3 else 0])).reshape([KEYS, USED])
+    return result
 
 
 @gluon.jit
 def _queries(x, angles, b, g, strides, of_key, PER: gl.constexpr, FRESH: gl.constexpr, FACTOR: gl.constexpr):
-    """The PER queries [SIZE] of a kv head of sequence b, scaled, in f64; fresh ones are turned by the angles."""
+    """Return the PER queries [SIZE] of a kv head of sequence b, scaled, in f64; fresh ones are rotated by the
+    angles.
+    """
     queries = ()
     for j in gl.static_range(PER):
         head = x.heads + b.to(gl.int64) * strides.batch + (g * PER + j) * strides.head
@@ -280,14 +293,14 @@ def _queries(x, angles, b, g, strides, of_key, PER: gl.constexpr, FRESH: gl.cons
 
 @gluon.jit
 def _write_row(k, v, key, value, place, upto, of_key, of_value, TOKEN: gl.constexpr):
-    """The first elements of a new key and its value [SIZE] to a place of their kv head."""
+    """Store the first elements of a new key and its value [SIZE] at a place of their kv head."""
     gl.store(k + place.to(gl.int64) * TOKEN + of_key, key, mask=of_key < upto)
     gl.store(v + place.to(gl.int64) * TOKEN + of_value, value, mask=of_value < upto)
 
 
 @gluon.jit
 def _score(keys, queries, scores, PER: gl.constexpr, USED: gl.constexpr):
-    """Leave the scores of queries against keys [KEYS, SIZE] in shared memory, as [KEYS, USED]."""
+    """Write the scores of queries against keys [KEYS, SIZE] to shared memory, as [KEYS, USED]."""
     keys = keys.to(gl.float32).to(gl.float64)
     each = ()
     for j in gl.static_range(PER):
@@ -296,11 +309,14 @@ def _score(keys, queries, scores, PER: gl.constexpr, USED: gl.constexpr):
 
 
 @gluon.jit
-def _weigh(top, scores, weights, fades, ranges, at, end, PER: gl.constexpr, USED: gl.constexpr):
-    """Leave weights [USED, KEYS] and by how much older sums fade [USED] in shared memory, against the largest scores, which are
-    returned; `top` [USED] are those so far. The scores are of keys `at` on; those from `end` on do not count."""
+def _weigh(top, scores, weights, fades, ranges, offset, end, PER: gl.constexpr, USED: gl.constexpr):
+    """Write weights [USED, KEYS] and the factors of older sums [USED] to shared memory; return the largest scores.
+
+    Both are relative to the largest scores; `top` [USED] are those so far. The scores are of keys from `offset` on;
+    those from `end` on do not count.
+    """
     s = scores.reshape([KEYS, USED]).permute((1, 0)).load(LS)
-    s = gl.where(gl.expand_dims(ranges.query < PER, 1) & gl.expand_dims(at + ranges.key < end, 0), s, float("-inf"))
+    s = gl.where(gl.expand_dims(ranges.query < PER, 1) & gl.expand_dims(offset + ranges.key < end, 0), s, float("-inf"))
     most = gl.maximum(top, gl.max(s, 1))
     base = gl.where(most == float("-inf"), 0.0, most)
     weights.reshape([USED, KEYS]).store(gl.exp(s - gl.expand_dims(base, 1)))
@@ -310,13 +326,15 @@ def _weigh(top, scores, weights, fades, ranges, at, end, PER: gl.constexpr, USED
 
 @gluon.jit
 def _mix(values, mixed, total, weights, fades, PER: gl.constexpr, USED: gl.constexpr):
-    """Sums of weighted values [SIZE] and of weights of each query, with those of values [KEYS, SIZE]."""
+    """Return the sums of weighted values [SIZE] and of weights of each query, with those of values [KEYS, SIZE]
+    added.
+    """
     values = values.to(gl.float32).to(gl.float64)
     more = ()
     summed = ()
     for j in gl.static_range(PER):
         w = weights.slice(j * KEYS, KEYS).load(gl.SliceLayout(1, LV))
-        fade = _told(fades, j, USED)
+        fade = _element(fades, j, USED)
         more = more + (mixed[j] * fade + gl.sum(values * gl.expand_dims(w, 1), 0),)
         summed = summed + (total[j] * fade + gl.sum(w, 0),)
     return more, summed
@@ -327,10 +345,13 @@ def _walk(
     keys, values, queries, k, v, ranges, first, end, x, strides, places, g, slot, company, batch, PER: gl.constexpr, USED: gl.constexpr,
     TOKEN: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
-    """Queries against keys `first` to `end` of their kv head, of which the first KEYS and their values [KEYS, SIZE] are there.
+    """Attend from queries to keys `first` to `end` of their kv head; the first KEYS and their values [KEYS, SIZE] are
+    loaded.
 
-    SHARED: others of the batch may write among these keys, and do if there is `company`. Returns the largest scores [USED], and of
-    each query the sums of weights and of weighted values [SIZE]; both sums are against the largest score."""
+    SHARED: other sequences of the batch may write among these keys, and do if there is `company`. Returns the largest
+    scores [USED], and of each query the sums of weights and of weighted values [SIZE]; both sums are relative to the
+    largest score.
+    """
     top = gl.full((USED,), float("-inf"), gl.float64, gl.SliceLayout(1, LS))
     mixed = ()
     total = ()
@@ -340,18 +361,18 @@ def _walk(
     scores = gl.allocate_shared_memory(gl.float64, [KEYS * USED], LINE)
     weights = gl.allocate_shared_memory(gl.float64, [USED * KEYS], LINE)  # a line for each query
     fades = gl.allocate_shared_memory(gl.float64, [USED], LINE)
-    for at in range(first, end, KEYS):
+    for offset in range(first, end, KEYS):
         near, far = keys, values
         if SHARED:
             others = gl.where(company > 0, batch, 0)
-            near, far = _with_all(near, far, x, strides, places, g, at, slot, others, k, PER)
+            near, far = _with_all(near, far, x, strides, places, g, offset, slot, others, k, PER)
         _score(near, queries, scores, PER, USED)
         gl.thread_barrier()
-        keys = _keys(k, at + KEYS, end, TOKEN)  # after a barrier: a new key that stands there has been written
-        top = _weigh(top, scores, weights, fades, ranges, at, end, PER, USED)
+        keys = _keys(k, offset + KEYS, end, TOKEN)  # after a barrier: a new key among them has been written
+        top = _weigh(top, scores, weights, fades, ranges, offset, end, PER, USED)
         gl.thread_barrier()
         mixed, total = _mix(far, mixed, total, weights, fades, PER, USED)
-        values = _values(v, at + KEYS, end, TOKEN)
+        values = _values(v, offset + KEYS, end, TOKEN)
     return top, total, mixed
 
 
@@ -375,13 +396,13 @@ def _leave(part, tops, totals, p, top, total, mixed, row, d, PER: gl.constexpr, 
 
 
 @gluon.jit
-def _sums(part, at, parts, j: gl.constexpr, PARTS: gl.constexpr, TOGETHER: gl.constexpr):
-    """What some shares say of a query, for each element of its head."""
+def _sums(part, offset, parts, j: gl.constexpr, PARTS: gl.constexpr, TOGETHER: gl.constexpr):
+    """Return the sums of some shares for a query, for each element of its head."""
     LJ: gl.constexpr = gl.BlockedLayout([TOGETHER, 1], [1, 32], [1, 4], [0, 1])
-    p = at + gl.arange(0, TOGETHER, layout=gl.SliceLayout(1, LJ))
+    p = offset + gl.arange(0, TOGETHER, layout=gl.SliceLayout(1, LJ))
     e = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LJ))
-    lies = gl.expand_dims((j * PARTS + p) * SIZE, 1) + gl.expand_dims(e, 0)
-    return gl.load(part + lies, mask=gl.expand_dims(p < parts, 1), other=0.0, cache_modifier=".cg")
+    cells = gl.expand_dims((j * PARTS + p) * SIZE, 1) + gl.expand_dims(e, 0)
+    return gl.load(part + cells, mask=gl.expand_dims(p < parts, 1), other=0.0, cache_modifier=".cg")
 
 
 @gluon.jit
@@ -407,17 +428,17 @@ def _join(part, tops, totals, out, head, parts, row, d, PER: gl.constexpr, PARTS
     weights = gl.allocate_shared_memory(gl.float64, [USED * LANES], LINE)
     weights.reshape([USED, LANES]).store(gl.where(total == 0.0, 0.0, by))
     gl.thread_barrier()
-    for at in gl.static_range(0, PARTS, TOGETHER):
-        if at < parts:
+    for offset in gl.static_range(0, PARTS, TOGETHER):
+        if offset < parts:
             more = ()
             for j in gl.static_range(PER):
-                w = gl.expand_dims(weights.slice(j * LANES + at, TOGETHER).load(gl.SliceLayout(1, LJ)), 1)
+                w = gl.expand_dims(weights.slice(j * LANES + offset, TOGETHER).load(gl.SliceLayout(1, LJ)), 1)
                 more = more + (y[j] + gl.sum(sums[j] * w, 0),)
             y = more
-            if at + TOGETHER < PARTS:
+            if offset + TOGETHER < PARTS:
                 sums = ()
                 for j in gl.static_range(PER):
-                    sums = sums + (_sums(part, at + TOGETHER, parts, j, PARTS, TOGETHER),)
+                    sums = sums + (_sums(part, offset + TOGETHER, parts, j, PARTS, TOGETHER),)
     for j in gl.static_range(PER):
         gl.store(out + j * head + d, gl.convert_layout(y[j], d.type.layout).to(out.dtype.element_ty))
 
@@ -428,10 +449,11 @@ def decode(
     USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr, BATCH: gl.constexpr, PLACED: gl.constexpr, FRESH: gl.constexpr,
     SETTLED: gl.constexpr, FACTOR: gl.constexpr,
 ):  # fmt: skip
-    """PER queries of one kv head against a share of its keys; the last program of a head to arrive joins all shares.
+    """Attend from PER queries of one kv head to a share of its keys; the last CTA of a head to arrive joins all shares.
 
-    x: `Tokens`; sums: `PartSums` of `cuda.attention.attend`. FRESH: the tokens are fresh; k and v are written. SETTLED: no kernel
-    that may still be running writes the places or older keys and values, so they are read before the wait."""
+    x: `Tokens`; sums: `PartSums` of `cuda.attention.attend`. FRESH: the tokens are fresh; k and v are written. SETTLED:
+    no kernel that may still be running writes the places or older keys and values, so they are read before the wait.
+    """
     may_start()
     b, g, p = gl.program_id(0), gl.program_id(1), gl.program_id(2)
     ranges = _ranges(USED)
@@ -472,7 +494,7 @@ def decode(
             line = group.to(gl.int64) * (USED * PARTS)
             tops, totals, part = sums.tops + line, sums.totals + line, sums.mixed + line * SIZE
             _leave(part, tops, totals, p, top, total, mixed, ranges.query, ranges.of_value, PER, PARTS)
-            gl.thread_barrier()  # and the atomic's release: what all threads wrote is seen by who counts last
+            gl.thread_barrier()  # and the atomic's release: the last to count sees what all threads wrote
             if gl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
                 gl.store(counts + group, 0)
                 _join(part, tops, totals, out, o_strides.head, parts, ranges.query, ranges.of_value, PER, PARTS)

@@ -1,7 +1,8 @@
-"""What a fused body computes, as lines of Triton: loads, maps written from the rows' `expr`, and folds of whole rows.
+"""The code of a fusion group, as lines of Triton: loads, maps written from the ops' `expr`, and reductions of whole
+rows.
 
-Knows nothing of memory, sizes or launches, and imports neither torch nor Triton. Each value of f16 or bf16 is held in f32 and
-rounded where the row by itself would be; a norm or softmax becomes the maps and folds it is made of.
+Knows nothing of memory, sizes or launches, and imports neither torch nor Triton. Each value of f16 or bf16 is held in
+f32 and rounded where the op by itself would round; a norm or softmax becomes its maps and reductions.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ FOLDS = {ops.sum: "sum", ops.mean: "sum", ops.max: "max", ops.min: "min"}
 
 
 def lane_of(t: DType) -> DType:
-    """The dtype in which elements of a dtype are computed."""
+    """Return the dtype in which elements of a dtype are computed."""
     return dt.f32 if t in HALVES else t
 
 
 class Node(NamedTuple):
-    """One line: an input that is read, a map of earlier nodes, or a fold of a node along its row."""
+    """One line: a load of an input, a map of earlier nodes, or a reduction of a node along its row."""
 
     text: str  # with the names of other nodes in it; of a fold that of what is folded
     args: tuple[int, ...]
     dtype: DType  # of its lanes
     full: bool  # whether it differs along a row
     fold: str = ""  # sum, max or min
-    given: int = -1  # which input is read
+    source: int = -1  # which input is read
 
 
 class Listing(NamedTuple):
-    """The lines of a body in order, and which of them are its results."""
+    """The lines of a fusion group in order, and which of them are its results."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
     shape: tuple[int, ...]  # of the whole elements
-    rows: bool  # whether anything is folded: a row must be seen by one program
+    rows: bool  # whether anything is reduced: one CTA must see a whole row
     shown: tuple[tuple[int, ...], ...]  # the shape of each input, with an axis for each of `shape`
 
 
@@ -73,7 +74,7 @@ def name(v: int) -> str:
 
 
 class _Rewritten(ast.NodeTransformer):
-    """An expr as Triton reads it: quotients rounded, signs of zeros kept, numbers of the lane's dtype."""
+    """An expr in Triton: quotients rounded, signs of zeros kept, numbers of the lane's dtype."""
 
     def __init__(self, lane: DType) -> None:
         self.lane = lane
@@ -101,7 +102,7 @@ def _call(function: str, *args: ast.expr) -> ast.Call:
 
 
 def constant(value: Any, t: DType) -> str:
-    """A number of the dtype, rounded once."""
+    """Return the text of a number of the dtype, rounded once."""
     exact = number(value, t)
     if t.is_float:
         near = float(exact)
@@ -114,13 +115,13 @@ def constant(value: Any, t: DType) -> str:
 
 
 def expression(expr: str, names: list[str], lane: DType) -> str:
-    """An expr of the table with the names of its operands."""
+    """Return an expr of the op table with the names of its operands."""
     tree = _Rewritten(lane).visit(ast.parse(expr.format(*names), mode="eval"))
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def cast(x: str, a: DType, b: DType) -> str:
-    """Elements of one dtype, in lanes, as those of another; a half float is rounded by whoever asks."""
+    """Return the text that casts elements, in lanes, from one dtype to another; the caller rounds to half floats."""
     x_lane, to = lane_of(a), lane_of(b)
     if b is dt.bool_:
         return x if a is dt.bool_ else f"({x} != 0)"
@@ -133,12 +134,12 @@ def cast(x: str, a: DType, b: DType) -> str:
 
 
 def _template(step: Step, kind: DType) -> str:
-    """The expr of a row for these operands."""
-    given = [i for i in step.inputs if i is not None]
+    """Return the expr of an op for these operands."""
+    operands = [i for i in step.inputs if i is not None]
     if step.op is ops.gelu:
         return "gelu({0}, ASM)" if dict(step.attrs)["approximate"] == "none" else "gelu_tanh({0})"
-    if step.op is ops.clip and len(given) < 3:
-        row = ops.positive if len(given) == 1 else ops.maximum if step.inputs[1] is not None else ops.minimum
+    if step.op is ops.clip and len(operands) < 3:
+        row = ops.positive if len(operands) == 1 else ops.maximum if step.inputs[1] is not None else ops.minimum
         return row.expr or ""
     if step.op is ops.pow and not kind.is_float:
         raise UnfitError("pow of integers must look for negative powers")
@@ -151,12 +152,12 @@ def _template(step: Step, kind: DType) -> str:
 
 
 class _Lines:
-    """Writes the nodes of a body."""
+    """Writes the nodes of a fusion group."""
 
     def __init__(self, body: Fragment) -> None:
         self.body = body
         self.nodes: list[Node] = []
-        self.of: dict[int, int] = {}  # the node of each value
+        self.node_of: dict[int, int] = {}  # the node of each value
         self.parts: dict[int, tuple[int, ...]] = {}  # the nodes of a step with several results
         self.whole = [s for s in body.steps if s.op in WHOLE]
         self.shape = self._shape()
@@ -186,16 +187,16 @@ class _Lines:
         return len(self.nodes) - 1
 
     def rounded(self, x: int, t: DType, exact: bool = False) -> int:
-        """In lanes, as an element of a dtype would be."""
+        """Return a node rounded as an element of the dtype, in lanes."""
         lane = lane_of(t)
         if self.nodes[x].dtype is not lane:
             x = self.map(f"{{0}}.to({TYPES[lane]})", (x,), lane)
         return x if t not in HALVES or exact else self.map(f"{{0}}.to({TYPES[t]}).to(tl.float32)", (x,), dt.f32)
 
     def read(self, v: int, target: tuple[int, ...]) -> int:
-        """The node of a value; an input is loaded once, seen as who reads it sees it."""
+        """Return the node of a value; an input is loaded once, with the shape its reader expects."""
         if v >= len(self.body.inputs):
-            return self.of[v]
+            return self.node_of[v]
         shape = self.body.inputs[v].shape
         shown = tuple(shape) if len(target) == len(self.shape) else (*shape, 1)
         shown = (1,) * (len(self.shape) - len(shown)) + shown
@@ -203,20 +204,20 @@ class _Lines:
             raise UnfitError(f"input {v} is read in two ways")
         if len(shown) > len(self.shape) or any(a not in (1, b) for a, b in zip(shown, self.shape, strict=True)):
             raise UnfitError(f"an input of the shape {shape} does not fit {self.shape}")
-        if v not in self.of:
+        if v not in self.node_of:
             full = bool(shown) and shown[-1] != 1
             self.nodes.append(Node("", (), lane_of(self.body.inputs[v].dtype), full, "", v))
-            self.of[v] = len(self.nodes) - 1
-        return self.of[v]
+            self.node_of[v] = len(self.nodes) - 1
+        return self.node_of[v]
 
     # -- steps
 
     def _step(self, v: int, step: Step) -> None:
         if step.op is ops.const:
             t = step.spec.dtype
-            self.of[v] = self.put(constant(dict(step.attrs)["value"], t), (), lane_of(t))
+            self.node_of[v] = self.put(constant(dict(step.attrs)["value"], t), (), lane_of(t))
         elif step.op is ops.item:
-            self.of[v] = self.parts[step.inputs[0] or 0][dict(step.attrs)["index"]]
+            self.node_of[v] = self.parts[step.inputs[0] or 0][dict(step.attrs)["index"]]
         elif step.op.kind is Kind.VIEW:
             self._look(v, step)
         elif step.op in WHOLE:
@@ -235,7 +236,7 @@ class _Lines:
         ):
             raise UnfitError(f"{step.op.name} of {self.body.spec(source)} among rows of {self.shape}")
         self._fits(step.spec)
-        self.of[v] = self.of[source]
+        self.node_of[v] = self.node_of[source]
 
     def _fits(self, spec: Spec) -> None:
         lead = self.shape[:-1]
@@ -244,15 +245,15 @@ class _Lines:
 
     def _map(self, v: int, step: Step) -> None:
         self._fits(step.spec)
-        given = [i for i in step.inputs if i is not None]
-        kinds = [self.body.spec(i).dtype for i in given]
+        operands = [i for i in step.inputs if i is not None]
+        kinds = [self.body.spec(i).dtype for i in operands]
         t, out = kinds[1] if step.op is ops.where else kinds[0], step.spec.dtype
         if any(k.is_packed for k in (*kinds, out)):
             raise UnfitError(f"{step.op.name} reads packed elements")
-        args = tuple(self.read(i, step.spec.shape) for i in given)
+        args = tuple(self.read(i, step.spec.shape) for i in operands)
         if step.op is ops.astype:
-            made = self.put(cast(name(args[0]), t, out), args, lane_of(out))
-            self.of[v] = self.rounded(made, out, exact=t is out)
+            node = self.put(cast(name(args[0]), t, out), args, lane_of(out))
+            self.node_of[v] = self.rounded(node, out, exact=t is out)
             return
         if any(k is not t for k in kinds[step.op is ops.where :]):
             raise UnfitError(f"{step.op.name} of {', '.join(map(str, kinds))} mixes dtypes")
@@ -265,7 +266,7 @@ class _Lines:
             text = expression(template, [name(a) for a in args], lane_of(t))
         else:
             raise UnfitError(f"{step.op.name} has no expr")
-        self.of[v] = self.rounded(self.put(text, args, lane_of(out)), out, exact=step.op.name in EXACT)
+        self.node_of[v] = self.rounded(self.put(text, args, lane_of(out)), out, exact=step.op.name in EXACT)
 
     # -- functions of whole rows
 
@@ -279,24 +280,26 @@ class _Lines:
         if any(i is not None and self.body.spec(i).dtype is not x.dtype for i in step.inputs):
             raise UnfitError(f"{what} of several dtypes")
         args = [None if i is None else self.read(i, self.shape) for i in step.inputs]
-        made = WHOLE[step.op](self, step, *args)
+        result = WHOLE[step.op](self, step, *args)
         if isinstance(step.spec, Spec):
-            self.of[v] = self.rounded(made, step.spec.dtype, exact=step.op in (ops.max, ops.min))
+            self.node_of[v] = self.rounded(result, step.spec.dtype, exact=step.op in (ops.max, ops.min))
         else:
-            self.parts[v] = made
+            self.parts[v] = result
 
     def wide(self, x: int) -> int:
-        """Sums of floats are taken in f64."""
+        """Return a node as f64, in which floats are summed."""
         return self.rounded(x, dt.f64)
 
     def mean(self, x: int) -> int:
-        """In f64; `columns` is how many elements a row has, which may be a constant of the compiler."""
+        """Return the mean in f64; `columns` is the number of elements of a row, which may be a constant of the
+        compiler.
+        """
         return self.map("{0} / (tl.full((), 0.0, tl.float64) + columns)", (self.fold("sum", self.wide(x)),), dt.f64)
 
 
 def _folded(lines: _Lines, step: Step, x: int) -> int:
-    t, given = step.spec.dtype, lines.nodes[x].dtype
-    if t is dt.bool_ or given is dt.bool_:
+    t, lane = step.spec.dtype, lines.nodes[x].dtype
+    if t is dt.bool_ or lane is dt.bool_:
         raise UnfitError(f"{step.op.name} of bools")
     if step.op is ops.mean:
         return lines.mean(x)
@@ -319,8 +322,11 @@ def _softmax(lines: _Lines, step: Step, x: int) -> int:
 
 
 def _scale(lines: _Lines, squares: int, eps: float, t: DType) -> int:
-    """1 / sqrt(mean of squares + eps), worked out in f64 and rounded once. What is slow waits for nothing: 1 / columns comes
-    before the sum, and 1 / sqrt is one step where the last bit of f64 is rounded away."""
+    """Return 1 / sqrt(mean of squares + eps), computed in f64 and rounded once.
+
+    Slow steps wait for nothing: 1 / columns comes before the sum, and 1 / sqrt is one step where the last bit of f64 is
+    rounded away.
+    """
     each = lines.put("tl.full((), 1.0, tl.float64) / columns", (), dt.f64)
     mean = lines.map(f"{{0}} * {{1}} + {constant(eps, dt.f64)}", (lines.fold("sum", lines.wide(squares)), each), dt.f64)
     return lines.map("1 / sqrt({0})" if t is dt.f64 else f"tl.rsqrt({{0}}).to({TYPES[t]})", (mean,), t)
@@ -334,7 +340,7 @@ def _rms_norm(lines: _Lines, step: Step, x: int, weight: int | None) -> int:
 
 
 def _layer_norm(lines: _Lines, step: Step, x: int, weight: int | None, bias: int | None) -> int:
-    """The rest of the mean is subtracted apart: x - centre is exact near the centre."""
+    """Return the layer norm; the low part of the mean is subtracted separately: x - centre is exact near the centre."""
     t, mean = lines.nodes[x].dtype, lines.mean(x)
     apart = lines.map("{0} - {1}", (lines.wide(x), mean), dt.f64)
     scale = _scale(lines, lines.map("{0} * {0}", (apart,), dt.f64), dict(step.attrs)["eps"], t)
@@ -346,7 +352,7 @@ def _layer_norm(lines: _Lines, step: Step, x: int, weight: int | None, bias: int
 
 
 def _quantized(lines: _Lines, step: Step, x: int) -> tuple[int, int, int]:
-    """(q, scale, sum) of each token, as `quantized.tokens` says."""
+    """Return (q, scale, sum) of each token, as `quantized.tokens` does."""
     if lines.nodes[x].dtype is not dt.f32:
         raise UnfitError("tokens of f64 are not quantised")
     most, tiny, zero = (constant(n, dt.f32) for n in (127.0, float(TINY), 0.0))
@@ -369,7 +375,7 @@ WHOLE: dict[Op, Callable[..., Any]] = {
 
 
 def listing(body: Fragment) -> Listing:
-    """The lines of a body; UnfitError says why there are none."""
+    """Return the lines of a fusion group; UnfitError says why there are none."""
     if not body.inputs:
         raise UnfitError("it has no inputs")
     lines = _Lines(body)
@@ -379,7 +385,7 @@ def listing(body: Fragment) -> Listing:
     outputs = tuple(lines.read(v, body.spec(v).shape) for v in body.outputs)
     for v in body.outputs:
         lines._fits(body.spec(v))
-    if unread := [v for v in inputs if v not in lines.of]:
+    if unread := [v for v in inputs if v not in lines.node_of]:
         raise UnfitError(f"input {unread[0]} is read by nobody")
     shown = tuple(lines.shown[v] for v in inputs)
     return Listing(tuple(lines.nodes), outputs, lines.shape, bool(lines.whole), shown)

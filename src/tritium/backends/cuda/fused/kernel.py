@@ -1,7 +1,8 @@
-"""Fused bodies on CUDA as one Triton kernel each, generated from the rows' `expr`.
+"""Fusion groups on CUDA as one Triton kernel each, generated from the ops' `expr`.
 
-Knows nothing of storages, tensors of ours or graphs. A maker takes what will come out and the body, and gives a function of
-torch tensors, as `elements.fused` does; what it gives is new memory. torch and Triton are imported when a kernel is made.
+Knows nothing of storages, Tritium's tensors or graphs. A maker takes the output spec and the fusion group, and returns
+a function of torch tensors, as `elements.fused` does; its results are new memory. torch and Triton are imported when a
+kernel is made.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Maker = Callable[..., Fn]
 
 REMEMBERED = 1024  # plans and kernels
 SINGLE = (*(row for row in WHOLE if row not in FOLDS), ops.gelu)  # that gain by themselves
-SHORT = 4096  # programs of a launch that is over so soon that an early start is a gain: each program pays for the wait
+SHORT = 4096  # CTAs of a launch that is over so soon that an early start is a gain: each CTA pays for the wait
 OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}  # each operation is rounded, small numbers stay
 
 
@@ -37,7 +38,7 @@ OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}  # each opera
 
 @lru_cache(maxsize=REMEMBERED)
 def planned(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan | str:
-    """The kernel of a body, or why there is none."""
+    """Return the plan of a fusion group, or the reason why there is none."""
     try:
         return plan(body, strides)
     except UnfitError as why:
@@ -45,11 +46,11 @@ def planned(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan 
 
 
 def refuses(body: Fragment) -> str | None:
-    """Why a body is not one Triton kernel; None: it is."""
+    """Return the reason why a fusion group is not one Triton kernel, or None if it is."""
     if not _has_triton():
         return "Triton is not installed; pip install triton"
-    found = planned(body)
-    return found if isinstance(found, str) else None
+    outcome = planned(body)
+    return outcome if isinstance(outcome, str) else None
 
 
 @lru_cache(maxsize=1)
@@ -59,7 +60,7 @@ def _has_triton() -> bool:
 
 @lru_cache(maxsize=REMEMBERED)
 def kernel(source: str) -> Any:
-    """A Triton function of generated source. Triton reads the text of a function back: linecache keeps it."""
+    """Return a Triton function of generated source. Triton reads the text of a function back: linecache keeps it."""
     import triton
 
     from tritium.backends.cuda import functions as cuda_functions, order as cuda_order
@@ -77,7 +78,7 @@ def kernel(source: str) -> Any:
 
 
 class _Launch:
-    """One kernel on one device with its sizes bound; after the first call it goes past Triton's own binding."""
+    """One kernel on one device with its sizes bound; after the first call it bypasses Triton's own binding."""
 
     def __init__(self, p: Plan) -> None:
         self.fn, self.grid = kernel(p.source), (p.programs, 1, 1)
@@ -93,12 +94,12 @@ class _Launch:
         early, asm = _abilities(device)
         early &= self.grid[0] <= SHORT
         tail, options = (*self.tail, early, asm), self.options | ({"launch_pdl": True} if early else {})
-        made = self.fn[self.grid](*operands, *tail, **options)
-        if _aligned(operands) and hasattr(made, "packed_metadata"):
-            self.ready[device] = self._bound(made, tail)
+        compiled = self.fn[self.grid](*operands, *tail, **options)
+        if _aligned(operands) and hasattr(compiled, "packed_metadata"):
+            self.ready[device] = self._bound(compiled, tail)
 
-    def _bound(self, made: Any, tail: tuple[Any, ...]) -> Fn:
-        run, function, packed = made.run, made.function, made.packed_metadata
+    def _bound(self, compiled: Any, tail: tuple[Any, ...]) -> Fn:
+        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
         x, y, z = self.grid
 
         def launch(stream: int, operands: tuple[Any, ...]) -> None:
@@ -108,26 +109,27 @@ class _Launch:
 
 
 def _abilities(device: int) -> tuple[bool, bool]:
-    """Whether kernels may start there before the one in front of them is done, and whether they may use instructions of NVIDIA's
-    GPUs; -1: Triton's interpreter."""
+    """Return whether kernels of a device may start early, and whether they may use inline PTX; -1: Triton's
+    interpreter.
+    """
     import torch
 
     from tritium.backends.cuda.gpu import gpu
 
-    found = gpu(torch.device("cpu") if device < 0 else torch.device("cuda", device))
-    return found.early, found.capability > (0, 0)
+    facts = gpu(torch.device("cpu") if device < 0 else torch.device("cuda", device))
+    return facts.early, facts.capability > (0, 0)
 
 
 def _aligned(operands: tuple[Any, ...]) -> bool:
-    """Whether a kernel that was compiled for addresses of whole 16 bytes may be used."""
-    found = 0
+    """Return True if all addresses are multiples of 16 bytes, as compiled kernels assume."""
+    bits = 0
     for x in operands:
-        found |= x.data_ptr()
-    return not found & 15
+        bits |= x.data_ptr()
+    return not bits & 15
 
 
 class Runner:
-    """A body on tensors. Kernels for other strides than row by row are found by those."""
+    """A fusion group on tensors. Kernels for non-contiguous inputs are cached by strides."""
 
     def __init__(self, out: Any, body: Fragment) -> None:
         import torch
@@ -138,14 +140,14 @@ class Runner:
         self.launches: dict[tuple[Strides, ...] | None, _Launch] = {None: self._launch(None)}
 
     def _launch(self, strides: tuple[Strides, ...] | None) -> _Launch:
-        found = planned(self.body, strides)
-        if isinstance(found, str):
-            raise UnfitError(f"{self.body} is not one kernel: {found}.")
-        return _Launch(found)
+        outcome = planned(self.body, strides)
+        if isinstance(outcome, str):
+            raise UnfitError(f"{self.body} is not one kernel: {outcome}.")
+        return _Launch(outcome)
 
     def __call__(self, *xs: Any) -> Any:
         torch, device = self.torch, xs[0].device
-        made = tuple([torch.empty(shape, dtype=t, device=device) for shape, t in self.specs])
+        results = tuple([torch.empty(shape, dtype=t, device=device) for shape, t in self.specs])
         strides = None
         for x in xs:
             if not x.is_contiguous():
@@ -155,58 +157,58 @@ class Runner:
         if launch is None:
             launch = self.launches[strides] = self._launch(strides)
         if device.type != "cuda":  # Triton's interpreter
-            launch(-1, 0, (*xs, *made))
+            launch(-1, 0, (*xs, *results))
         elif device.index == torch.cuda.current_device():
-            launch(device.index, torch._C._cuda_getCurrentRawStream(device.index), (*xs, *made))
+            launch(device.index, torch._C._cuda_getCurrentRawStream(device.index), (*xs, *results))
         else:
             with torch.cuda.device(device):
-                launch(device.index, torch._C._cuda_getCurrentRawStream(device.index), (*xs, *made))
-        return made if self.several else made[0]
+                launch(device.index, torch._C._cuda_getCurrentRawStream(device.index), (*xs, *results))
+        return results if self.several else results[0]
 
 
 def maker(out: Any, body: Fragment) -> Fn:
-    """A function of torch tensors that runs a body as one kernel; UnfitError says why it cannot."""
+    """Return a function of torch tensors that runs a fusion group as one kernel; UnfitError says why it cannot."""
     return Runner(out, body)
 
 
 def fused(otherwise: Maker) -> Maker:
-    """The maker of the row `fused`: one kernel where it can be written, else as before."""
+    """Return the maker of the op `fused`: one kernel where it can be written, else `otherwise`."""
 
-    def made(out: Any, body: Fragment) -> Fn:
+    def make(out: Any, body: Fragment) -> Fn:
         return maker(out, body) if refuses(body) is None else otherwise(out, body=body)
 
-    return made
+    return make
 
 
 def single(op: Op, otherwise: Maker) -> Maker:
-    """The maker of one row by the same kernels; otherwise where they do not take the operands."""
+    """Return the maker of one op by the same kernels; `otherwise` where they do not take the operands."""
 
-    def made(out: Any, **attrs: Any) -> Fn:
+    def make(out: Any, **attrs: Any) -> Fn:
         known: dict[Any, Fn] = {}
-        said = tuple(attrs.items())
+        pairs = tuple(attrs.items())
 
         def run(*xs: Any) -> Any:
             key = tuple([None if x is None else (x.dtype, x.shape) for x in xs])
             fn = known.get(key)
             if fn is None:
-                body = _body(op, out, said, xs)
+                body = _body(op, out, pairs, xs)
                 if refuses(body) is None:
                     whole = maker(out, body)
-                    fn = known[key] = lambda *given: whole(*[x for x in given if x is not None])
+                    fn = known[key] = lambda *operands: whole(*[x for x in operands if x is not None])
                 else:
                     fn = known[key] = otherwise(out, **attrs)
             return fn(*xs)
 
         return run
 
-    return made
+    return make
 
 
 def _body(op: Op, out: Any, attrs: tuple[tuple[str, Any], ...], xs: tuple[Any, ...]) -> Fragment:
-    """One row as a body."""
-    given = [x for x in xs if x is not None]
-    specs = tuple(Spec(tuple(x.shape), _dtype(x)) for x in given)
-    places = iter(range(len(given)))
+    """Return one op as a fusion group."""
+    present = [x for x in xs if x is not None]
+    specs = tuple(Spec(tuple(x.shape), _dtype(x)) for x in present)
+    places = iter(range(len(present)))
     inputs = tuple(None if x is None else next(places) for x in xs)
     n = len(specs)
     steps = [Step(op, inputs, attrs, out)]

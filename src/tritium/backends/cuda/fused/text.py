@@ -1,7 +1,7 @@
-"""The source of one Triton kernel for a fused body and the strides of its operands, and the numbers it is launched with.
+"""The source of one Triton kernel for a fusion group and the strides of its operands, and the arguments of its launch.
 
-Knows nothing of torch or Triton, nor of how elements are shared among programs (`cuda.fused.form`). Sizes are arguments, not
-text, so bodies that differ in sizes share a kernel.
+Knows nothing of torch or Triton, nor of how elements are distributed over CTAs (`cuda.fused.form`). Sizes are
+arguments, not text, so groups that differ in sizes share a kernel.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from tritium.layout import contiguous_strides
 
 
 class Plan(NamedTuple):
-    """A kernel and how it is launched: after the operands come sizes, then the constants of the compiler, the last two of which
-    say whether it is started early and whether it may use instructions of NVIDIA's GPUs."""
+    """A kernel and the arguments of its launch: operands, sizes, then constants of the compiler.
+
+    The last two constants say whether it is started early and whether it may use inline PTX.
+    """
 
     source: str
     sizes: tuple[int, ...]
@@ -32,61 +34,63 @@ class Plan(NamedTuple):
 
 
 def _grid(shape: tuple[int, ...], strides: list[Strides], apart: bool) -> Grid:
-    """Axes along which every operand goes on as before are one. The last stays apart where rows are folded."""
+    """Return the grid with axes merged where the strides of every operand allow it. The last stays apart where rows
+    are reduced.
+    """
     sizes: list[int] = []
-    kept: list[list[int]] = [[] for _ in strides]
+    merged: list[list[int]] = [[] for _ in strides]
     last = len(shape) - 1
     for d, n in enumerate(shape):
         alone = apart and d == last
         if n == 1 and not alone:
             continue
-        joins = bool(sizes) and not alone and all(k[-1] == s[d] * n for k, s in zip(kept, strides, strict=True))
+        joins = bool(sizes) and not alone and all(k[-1] == s[d] * n for k, s in zip(merged, strides, strict=True))
         if joins:
             sizes[-1] *= n
         else:
             sizes.append(n)
-        for k, s in zip(kept, strides, strict=True):
+        for k, s in zip(merged, strides, strict=True):
             if joins:
                 k[-1] = s[d]
             else:
                 k.append(s[d])
     if not sizes:
         return Grid((1,), tuple((0,) for _ in strides))
-    return Grid(tuple(sizes), tuple(map(tuple, kept)))
+    return Grid(tuple(sizes), tuple(map(tuple, merged)))
 
 
 def _shown(shape: tuple[int, ...], strides: Strides, whole: int) -> Strides:
-    """Strides for all axes: 0 along those that are repeated."""
+    """Return strides for all axes: 0 along broadcast ones."""
     missing = whole - len(shape)
     if missing < 0:
         raise UnfitError(f"an operand of the shape {shape} has more axes than its body")
     return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
 
 
-def _operands(body: Fragment, made: Listing, given: tuple[Strides, ...] | None) -> list[Strides]:
-    """The strides of inputs and results, as the whole shape sees them."""
-    found, whole = [], len(made.shape)
+def _operands(body: Fragment, body_lines: Listing, input_strides: tuple[Strides, ...] | None) -> list[Strides]:
+    """Return the strides of inputs and results, broadcast to the whole shape."""
+    result, whole = [], len(body_lines.shape)
     for i, spec in enumerate(body.inputs):
-        strides = contiguous_strides(spec.shape) if given is None else given[i]
-        lead = len(made.shown[i]) - len(spec.shape)
-        after = 1 if _is_lead(spec.shape, made.shown[i]) else 0
+        strides = contiguous_strides(spec.shape) if input_strides is None else input_strides[i]
+        lead = len(body_lines.shown[i]) - len(spec.shape)
+        after = 1 if _is_lead(spec.shape, body_lines.shown[i]) else 0
         shown = (0,) * (lead - after) + tuple(strides) + (0,) * after
-        found.append(tuple(0 if n == 1 else s for n, s in zip(made.shown[i], shown, strict=True)))
+        result.append(tuple(0 if n == 1 else s for n, s in zip(body_lines.shown[i], shown, strict=True)))
     for v in body.outputs:
         shape = body.spec(v).shape
         strides = contiguous_strides(shape)
         if len(shape) < whole:
             shape, strides = (*shape, 1), (*strides, 0)
-        found.append(_shown(shape, strides, whole))
-    return found
+        result.append(_shown(shape, strides, whole))
+    return result
 
 
 def _is_lead(shape: tuple[int, ...], shown: tuple[int, ...]) -> bool:
-    """Whether an input has no last axis: it was shown with one of size 1 after its own."""
+    """Return True if an input has no last axis: it was shown with one of size 1 after its own."""
     return len(shape) < len(shown) and (1,) * (len(shown) - 1 - len(shape)) + tuple(shape) + (1,) == shown
 
 
-# ---- where elements stand
+# ---- offsets of elements
 
 
 class _Places:
@@ -106,7 +110,7 @@ class _Places:
         return self.names[-1]
 
     def _in_line(self, strides: Strides) -> bool:
-        """Whether rows of an operand stand at equal distances."""
+        """Return True if the rows of an operand have one stride."""
         outer, sizes = strides[:-1], self.grid.sizes
         return all(outer[d] == outer[d + 1] * sizes[d + 1] for d in range(len(outer) - 1))
 
@@ -127,8 +131,8 @@ class _Places:
         by = "columns" if stride == self.grid.sizes[-1] and not self.flat else self.argument("s", stride)
         return [f"{index} * {by}"]
 
-    def of(self, k: int) -> tuple[str, str]:
-        """The offset of operand k ("" for one number), and the mask it is read under."""
+    def offset(self, k: int) -> tuple[str, str]:
+        """Return the offset of operand k ("" for one number), and its load mask."""
         strides = self.grid.strides[k]
         if self._in_line(strides):
             rows = self._term("r", strides[-2]) if len(strides) > 1 else []
@@ -136,16 +140,19 @@ class _Places:
             rows = [t for d, s in enumerate(strides[:-1]) for t in self._term(f"i{d}", s)]
         along = self._term("c", strides[-1])
         mask = "inside" if rows and along else "here" if rows else "along" if along else ""
-        at = " + ".join(rows + along)
+        offset = " + ".join(rows + along)
         if along and strides[-1] == 1 and self.widths[k] < self.widest:
             few = min(16 // self.widest, power(self.grid.sizes[-1]))
-            at = f"tl.max_contiguous({at}, {few if self.flat else (1, few)})"
-        return at, mask
+            offset = f"tl.max_contiguous({offset}, {few if self.flat else (1, few)})"
+        return offset, mask
 
     @property
     def widest(self) -> int:
-        """Bytes of the widest elements. Threads take 16 bytes of those at once, and as many of the narrower: if they took 16
-        bytes of narrower ones, Triton would spread the wide ones far apart."""
+        """Return the bytes of the widest elements.
+
+        Threads take 16 bytes of those at once, and as many of the narrower: if they took 16 bytes of narrower ones,
+        Triton would spread the wide ones far apart.
+        """
         return max((w for w, s in zip(self.widths, self.grid.strides, strict=True) if s[-1] == 1), default=16)
 
 
@@ -156,7 +163,7 @@ _IDENTITY = {"max": "-", "min": ""}
 
 
 def _start(fold: str, t: DType) -> str:
-    """What a fold begins with."""
+    """Return the identity of a reduction."""
     if fold == "sum":
         return f"tl.full((), 0, {TYPES[t]})"
     if t.is_float:
@@ -176,22 +183,22 @@ _FOLD = {
 class _Text:
     """Writes the lines of a kernel."""
 
-    def __init__(self, body: Fragment, made: Listing, places: _Places, even: bool, late: bool) -> None:
-        self.body, self.made, self.places = body, made, places
-        self.even = even  # programs are full: nothing lies outside
+    def __init__(self, body: Fragment, body_lines: Listing, places: _Places, even: bool, late: bool) -> None:
+        self.body, self.body_lines, self.places = body, body_lines, places
+        self.even = even  # CTAs are full: no element needs a mask
         self.late = late  # what all rows share is read where it is needed, not before
         self.lines: list[str] = []
         n = len(body.inputs)
-        self.at = [places.of(k) for k in range(n + len(body.outputs))]
+        self.offsets = [places.offset(k) for k in range(n + len(body.outputs))]
         self.shared = places.grid.vectors(n)  # they may be far away, as weights are
-        self.is_full = [bool(made.shape) and body.spec(v).shape == made.shape for v in body.outputs]
+        self.is_full = [bool(body_lines.shape) and body.spec(v).shape == body_lines.shape for v in body.outputs]
 
     def add(self, line: str, depth: int = 1) -> None:
         self.lines.append("    " * depth + line)
 
     def node(self, v: int, depth: int = 1) -> None:
-        node = self.made.nodes[v]
-        if node.given >= 0:
+        node = self.body_lines.nodes[v]
+        if node.source >= 0:
             text = self._load(node)
         elif node.fold:
             text = _FOLD[node.fold].format(self._masked(node))
@@ -200,10 +207,12 @@ class _Text:
         self.add(f"{name(v)} = {text}", depth)
 
     def _load(self, node: Node) -> str:
-        at, mask = self.at[node.given]
-        text = f"tl.load(x{node.given}{f' + {at}' if at else ''}{f', {mask}' if mask and not self.even else ''})"
-        given = self.body.inputs[node.given].dtype
-        return text if given is node.dtype else f"{text}.to({TYPES[node.dtype]})"
+        offset, mask = self.offsets[node.source]
+        text = (
+            f"tl.load(x{node.source}{f' + {offset}' if offset else ''}{f', {mask}' if mask and not self.even else ''})"
+        )
+        stored = self.body.inputs[node.source].dtype
+        return text if stored is node.dtype else f"{text}.to({TYPES[node.dtype]})"
 
     def _masked(self, node: Node) -> str:
         if self.even:  # an operand may have one element for a row
@@ -211,32 +220,32 @@ class _Text:
         return f"tl.where(inside, {node.text}, {_start(node.fold, node.dtype)})"
 
     def store(self, k: int, depth: int = 1) -> None:
-        at, mask = self.at[len(self.body.inputs) + k]
-        if not at:  # one number, which a program holds as a block
-            at, mask = ("c", "along") if self.places.flat else ("r", "here")
-        v, t = self.made.outputs[k], self.body.spec(self.body.outputs[k]).dtype
-        value = name(v) if self.made.nodes[v].dtype is t else f"{name(v)}.to({TYPES[t]})"
-        self.add(f"tl.store(y{k} + {at}, {value}{'' if self.even else f', {mask}'})", depth)
+        offset, mask = self.offsets[len(self.body.inputs) + k]
+        if not offset:  # one number, which a CTA holds as a block
+            offset, mask = ("c", "along") if self.places.flat else ("r", "here")
+        v, t = self.body_lines.outputs[k], self.body.spec(self.body.outputs[k]).dtype
+        value = name(v) if self.body_lines.nodes[v].dtype is t else f"{name(v)}.to({TYPES[t]})"
+        self.add(f"tl.store(y{k} + {offset}, {value}{'' if self.even else f', {mask}'})", depth)
 
-    def asked(self, kind: str) -> list[str]:
+    def prefetches(self, kind: str) -> list[str]:
         return [f"ask(x{i}, columns, C, EARLY)" for i in self.shared] if kind == "kept" else []
 
     # -- the forms
 
     def straight(self) -> None:
-        nodes, written = self.made.nodes, set[int]()
-        later = {v for v, n in enumerate(nodes) if self.late and n.given in self.shared}
+        nodes, written = self.body_lines.nodes, set[int]()
+        later = {v for v, n in enumerate(nodes) if self.late and n.source in self.shared}
         for v in (*(v for v in range(len(nodes)) if v not in later), *sorted(later)):
             for needed in (*nodes[v].args, v):
                 if needed not in written:
                     written.add(needed)
                     self.node(needed)
-        for k in range(len(self.made.outputs)):
+        for k in range(len(self.body_lines.outputs)):
             self.store(k)
 
     def looped(self) -> None:
-        """Folds that wait for no other share a loop; what is one number for a row is computed between loops."""
-        nodes, level = self.made.nodes, self._levels()
+        """Write the loops: independent reductions share one; values of one number a row are computed between loops."""
+        nodes, level = self.body_lines.nodes, self._levels()
         for depth in range(max(level) + 1):
             for v, n in enumerate(nodes):
                 if level[v] == depth and not n.full and not n.fold:
@@ -246,7 +255,7 @@ class _Text:
                 self._fold(folds)
         whole = [k for k, full in enumerate(self.is_full) if full]
         if whole:
-            self._loop([self.made.outputs[k] for k in whole])
+            self._loop([self.body_lines.outputs[k] for k in whole])
             for k in whole:
                 self.store(k, 2)
         for k, full in enumerate(self.is_full):
@@ -254,14 +263,14 @@ class _Text:
                 self.store(k)
 
     def _levels(self) -> list[int]:
-        """How many loops must be over before a node is known."""
-        found: list[int] = []
-        for n in self.made.nodes:
-            found.append(max((found[a] for a in n.args), default=0) + bool(n.fold))
-        return found
+        """Return how many loops must end before each node is known."""
+        levels: list[int] = []
+        for n in self.body_lines.nodes:
+            levels.append(max((levels[a] for a in n.args), default=0) + bool(n.fold))
+        return levels
 
     def _fold(self, folds: list[int]) -> None:
-        nodes = self.made.nodes
+        nodes = self.body_lines.nodes
         for v in folds:
             self.add(f"a{v} = tl.zeros((R, C), {TYPES[nodes[v].dtype]}) + {_start(nodes[v].fold, nodes[v].dtype)}")
         self._loop([nodes[v].args[0] for v in folds])
@@ -270,15 +279,15 @@ class _Text:
         for v in folds:
             self.add(f"{name(v)} = {_FOLD[nodes[v].fold].format(f'a{v}')}")
 
-    def _loop(self, wanted: list[int]) -> None:
-        """The beginning of a loop along the row that computes what is wanted and differs along it."""
+    def _loop(self, targets: list[int]) -> None:
+        """Begin a loop along the row that computes the targets that differ along it."""
         needed: set[int] = set()
-        left = list(wanted)
+        left = list(targets)
         while left:
             v = left.pop()
-            if self.made.nodes[v].full and v not in needed:
+            if self.body_lines.nodes[v].full and v not in needed:
                 needed.add(v)
-                left += self.made.nodes[v].args
+                left += self.body_lines.nodes[v].args
         self.add("for start in range(0, columns, C):")
         self.add("c = start + tl.arange(0, C)[None, :]", 2)
         if not self.even:
@@ -313,26 +322,28 @@ _HEADS = {
 
 
 def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
-    """The kernel of a body for inputs of these strides (None: each lies row by row); UnfitError says why there is none."""
-    made = listing(body)
-    grid = _grid(made.shape, _operands(body, made, strides), made.rows)
+    """Return the kernel of a fusion group for inputs of these strides (None: contiguous); UnfitError says why there
+    is none.
+    """
+    body_lines = listing(body)
+    grid = _grid(body_lines.shape, _operands(body, body_lines, strides), body_lines.rows)
     rows, columns = grid.rows, grid.columns
-    if made.rows and columns > LONGEST and rows < MANY:
+    if body_lines.rows and columns > LONGEST and rows < MANY:
         raise UnfitError(f"{rows} rows of {columns} elements are too few to be shared by all processors")
     widths = [s.dtype.nbytes for s in (*body.inputs, *(body.spec(v) for v in body.outputs))]
-    found = form(made, grid, widths)
-    kind = found.kind
-    reach = max(sum((n - 1) * s for n, s in zip(grid.sizes, of, strict=True)) for of in grid.strides)
-    wide = max(reach, (rows + found.rows) * (columns + found.columns)) >= 2**31
+    tiling = form(body_lines, grid, widths)
+    kind = tiling.kind
+    reach = max(sum((n - 1) * s for n, s in zip(grid.sizes, steps, strict=True)) for steps in grid.strides)
+    wide = max(reach, (rows + tiling.rows) * (columns + tiling.columns)) >= 2**31
     places = _Places(grid, widths, kind == "flat")
-    even = columns % found.columns == 0 and rows % found.rows == 0
-    text = _Text(body, made, places, even, found.late)
+    even = columns % tiling.columns == 0 and rows % tiling.rows == 0
+    text = _Text(body, body_lines, places, even, tiling.late)
     pid = f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
     for line in (
         "let_next_start(EARLY)",
         pid,
         "columns = units * UNIT",
-        *text.asked(kind),
+        *text.prefetches(kind),
         "wait(EARLY)",
         *(line for line in _HEADS[kind] if not (even and line.split()[0] in MASKS)),
     ):
@@ -354,4 +365,4 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     ]
     source = "\n".join([f"def fused({', '.join(named)}):", *text.lines, ""])
     sizes = (rows, columns // unit, *places.values)
-    return Plan(source, sizes, (unit, found.rows, found.columns), found.programs, found.warps, found.registers)
+    return Plan(source, sizes, (unit, tiling.rows, tiling.columns), tiling.programs, tiling.warps, tiling.registers)

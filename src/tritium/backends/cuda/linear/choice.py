@@ -1,8 +1,9 @@
-"""Which kernel multiplies ternary or int8 weights with so many tokens on a GPU, and how it is cut: by a model of times, or by rule.
+"""The choice of a kernel and its tile config for ternary or int8 weights and so many tokens: by a model of times, or by
+rule.
 
-Knows nothing of torch or triton. On Hopper, ternary weights and more than a few tokens take the candidate that `cuda.linear.model`
-says is fastest; `TABLE` is what was measured for fewer. Before both comes what `tritium tune` found on this GPU, before that what
-`use` was given.
+Knows nothing of torch or triton. On Hopper, ternary weights and more than a few tokens take the candidate that
+`cuda.linear.model` says is fastest; `TABLE` is what was measured for fewer. Results of `tritium tune` on this GPU come
+before both, and those set by `use` before these.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from tritium.machine import tuned
 PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
 ROOM = 226 * 1024  # bytes of shared memory of a multiprocessor, without barriers
 SHARED = 198 * 1024  # of them for stages where results leave through registers: these need the rest on their way out
-FEW_REGISTERS = 80  # of a thread, with which two programs fit on a multiprocessor
+FEW_REGISTERS = 80  # of a thread, with which two CTAs fit on a multiprocessor
 SOME_REGISTERS = 104, 136  # that a thread starts with and may have
-FEWEST_STAGES, MOST_STAGES = 3, 6  # one is multiplied, one is given back, one comes; more hide nothing more
+FEWEST_STAGES, MOST_STAGES = 3, 6  # one is multiplied, one is freed, one arrives; more hide no more latency
 TILES = (128, 0), (256, 0), (64, 1)  # rows of a tile, and whether warpgroups take whole tiles in turns
 LARGE = 512  # tokens from which on more of them are more tiles of the same kind
 FEW, SOME = 8, 16  # tokens: up to the first no tiles are tried, up to the second `fragments` is
 
 
 class Choice(NamedTuple):
-    """A kernel and the numbers it is cut by; `str` shows both."""
+    """A kernel and its tile config; `str` shows both."""
 
     kernel: str
     config: tuple[tuple[str, int], ...]
@@ -44,7 +45,9 @@ class Choice(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is multiplied: m tokens of k columns with n rows, of ternary codes or of int8; floats: the tokens come as they are."""
+    """A product: m tokens of k columns with n rows, of ternary codes or of int8; floats: tokens are not quantised
+    yet.
+    """
 
     n: int
     k: int
@@ -63,34 +66,35 @@ NAMES = {
 
 
 def choice(kernel: str, *numbers: int) -> Choice:
-    """The numbers in the order of `NAMES`.
+    """Return a choice with numbers in the order of `NAMES`.
 
-    gemv: rows of a program; lanes and warps (across) along a row; warps. fragments: tiles of 16 rows for each of the warps
-    beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and tokens (a
-    power of two, or two of them: 160 are 128 and 32); bytes of a row in a step; turns (each warpgroup has tiles of its own);
-    stages; registers a thread starts with and may have; spread: 0 a program for each tile, above 0 so many programs on each
-    multiprocessor, which take tiles in turns, those of the last round in halves or quarters of their tokens where each has a
-    program, below 0 so many for each tile, which share its columns; ALONG: see `cuda.linear.spread`.
+    gemv: rows of a CTA; lanes and warps (across) along a row; warps. fragments: tiles of 16 rows for each of the warps
+    beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and
+    tokens (a power of two, or two of them: 160 are 128 and 32); bytes of a row in a step; turns (each warpgroup has
+    tiles of its own); stages; registers a thread starts with and may have; spread: 0 a CTA for each tile, above 0 so
+    many CTAs on each multiprocessor, which take tiles in turns, those of the last round in halves or quarters of their
+    tokens where each has a CTA, below 0 so many for each tile, which share its columns; ALONG: see
+    `cuda.linear.spread`.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
 
 
 def parsed(text: str) -> Choice | None:
-    """The way back from `str`; None where no kernel is meant."""
-    found = re.fullmatch(r"(\w+)\((\w+=-?\d+(?:, \w+=-?\d+)*)\)", text)
-    if found is None or found[1] not in NAMES:
+    """Return the choice that `str` shows, or None where the text names no kernel."""
+    match = re.fullmatch(r"(\w+)\((\w+=-?\d+(?:, \w+=-?\d+)*)\)", text)
+    if match is None or match[1] not in NAMES:
         return None
-    pairs = [part.split("=") for part in found[2].split(", ")]
-    return choice(found[1], *(int(n) for _, n in pairs)) if NAMES[found[1]] == tuple(n for n, _ in pairs) else None
+    pairs = [part.split("=") for part in match[2].split(", ")]
+    return choice(match[1], *(int(n) for _, n in pairs)) if NAMES[match[1]] == tuple(n for n, _ in pairs) else None
 
 
 def wide(k: int) -> int:
-    """Columns as kernels see them: filled up with zeros to whole blocks of 128, at least one."""
+    """Return the columns as kernels see them: padded with zeros to whole blocks of 128, at least one."""
     return max(-(-k // 128), 1) * 128
 
 
 def words(case: Case) -> int:
-    """32-bit words of a row of weights."""
+    """Return the 32-bit words of a row of weights."""
     return wide(case.k) // (16 if case.codes else 4)
 
 
@@ -98,7 +102,10 @@ def words(case: Case) -> int:
 
 
 def _gemv_fits(case: Case, rows: int, lanes: int, across: int, warps: int) -> bool:
-    """All words of a thread are in flight at once: they, its sums, and its part of a token of floats must fit in registers."""
+    """Return True if the words of a thread, its sums, and its part of a token of floats fit in registers.
+
+    All words of a thread are in flight at once.
+    """
     step = lanes * 4 * across
     count = -(-words(case) // step)
     threads = 32 * warps
@@ -136,24 +143,26 @@ def fragment_cuts(case: Case) -> Iterator[Choice]:
 
 
 def _registers(part: int, tokens: int, step: int) -> tuple[int, int]:
-    """What a thread starts with and what a multiplying one may have, by what it holds: sums, and of codes (step, else 0)
-    those of a step and their four planes."""
+    """Return the registers a thread starts with and those a multiplying one may have.
+
+    They follow from what it holds: sums, and of codes (step, else 0) those of a step and their four planes.
+    """
     sums = part * tokens // 128
     held = sums + 5 * part * step // 512
     return (FEW_REGISTERS, 104) if sums <= 32 and held <= 72 else SOME_REGISTERS if held <= 88 else (168, 240)
 
 
 def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
-    """Every tile of rows and tokens, the latter near those of the case, dealt in every way."""
+    """Yield every tile of rows and tokens, the latter near those of the case, with every distribution."""
     every = sorted({16, 32, 64, 128, *UNEVEN} | (set() if case.codes else {256}))  # 256 beside decoded planes spill
     sizes = [t for t in every if (t == 16 or _least(t) < case.m) and 4 * t >= min(case.m, 256)]
     for tokens, (rows, turns), step in itertools.product(sizes, TILES, (32, 64, 128) if case.codes else (128,)):
         if (step == 32 and (rows < 256 or tokens < 128)) or (turns and tokens not in (16, 32, 64)):
             continue  # too little to multiply between two barriers; with turns only small tiles were ever fastest
-        found = _tile(case, rows, tokens, step, turns)
-        if found is not None:
+        tile = _tile(case, rows, tokens, step, turns)
+        if tile is not None:
             tiles, steps = -(-case.n // rows) * -(-case.m // tokens), -(-words(case) * 4 // step)
-            yield from (choice("wgmma", *found, s) for s in spreads(tiles, steps, processors))
+            yield from (choice("wgmma", *tile, s) for s in spreads(tiles, steps, processors))
 
 
 def _least(tokens: int) -> int:
@@ -162,9 +171,9 @@ def _least(tokens: int) -> int:
 
 
 def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[int, ...] | None:
-    """All numbers of a choice of wgmma but the last, or None where so much does not fit in a multiprocessor.
+    """Return all numbers of a choice of wgmma but the last, or None where so much does not fit in a multiprocessor.
 
-    Programs of few registers may stand two on each, so they have fewer stages if that lets both fit.
+    Two CTAs of few registers may share one, so they have fewer stages if that lets both fit.
     """
     part = rows if turns else rows // 2
     stage = rows * step + tokens * step * (4 if case.codes else 1)
@@ -184,7 +193,9 @@ def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[in
 
 
 def spreads(tiles: int, steps: int, processors: int) -> Iterator[int]:
-    """A program for each tile, one on every multiprocessor where there are more tiles, or several for each tile."""
+    """Yield distributions: a CTA for each tile, one on every multiprocessor if there are more tiles, or several a
+    tile.
+    """
     yield 0
     if tiles > processors:
         yield 1
@@ -208,25 +219,27 @@ def _is_old(capability: tuple[int, int]) -> bool:
 
 
 def candidates(case: Case, capability: tuple[int, int], processors: int = 132) -> list[Choice]:
-    """Every way worth measuring."""
-    found: list[Choice] = []
+    """Return every choice worth measuring."""
+    result: list[Choice] = []
     hopper = capability == HOPPER
     if case.m <= 8 or _is_old(capability):
         cuts = itertools.product((2, 4, 8, 16), (64, 128, 256), (2, 4, 8))
-        found += [choice("gemv_plain", *numbers) for numbers in cuts]
-        found += gemvs(case) if hopper else ()
+        result += [choice("gemv_plain", *numbers) for numbers in cuts]
+        result += gemvs(case) if hopper else ()
     if case.m > 1 and not _is_old(capability):
-        found += gemms(case)
+        result += gemms(case)
         if hopper and case.codes and case.m <= 64:
-            found += fragment_cuts(case)
+            result += fragment_cuts(case)
         if hopper and case.m > 8:
-            found += wgmmas(case, processors)
-    return found
+            result += wgmmas(case, processors)
+    return result
 
 
 def shortlist(case: Case, capability: tuple[int, int], processors: int, most: int) -> list[Choice]:
-    """What is shipped, and about so many more: of every kernel as many, those of the least time by the model, or that are cut most
-    like what is usual."""
+    """Return the shipped choice and about `most` more, as many of every kernel.
+
+    They have the least time by the model, or are the most similar to the usual ones.
+    """
     first = shipped(case, capability, processors)
     near = (_nearest(case, TABLE) if capability == HOPPER else None) or first
     usual = _usual(case, processors) | {near.kernel: near} | {first.kernel: first}
@@ -244,55 +257,61 @@ def shortlist(case: Case, capability: tuple[int, int], processors: int, most: in
 
 
 def _unlike(one: Choice, other: Choice) -> float:
-    """How far apart two cuts of a kernel are: doublings, summed over their numbers; where one is not above 0, differences."""
+    """Return the distance of two choices of a kernel: doublings, summed over their numbers; differences where one is
+    not above 0.
+    """
     pairs = [(a, b) for (_, a), (_, b) in zip(one.config, other.config, strict=True)]
     return sum(abs(math.log2(a / b)) if a > 0 and b > 0 else abs(a - b) for a, b in pairs)
 
 
 # ---- what is chosen
 
-TABLE = {shape: {m: choice(*cut) for m, cut in of.items()} for shape, of in cuda_measured.PRODUCTS.items()}
-OF_FLOATS = {shape: {m: choice(*cut) for m, cut in of.items()} for shape, of in cuda_measured.OF_FLOATS.items()}
-_found: dict[Case, Choice] = {}
+TABLE = {shape: {m: choice(*cut) for m, cut in batches.items()} for shape, batches in cuda_measured.PRODUCTS.items()}
+OF_FLOATS = {
+    shape: {m: choice(*cut) for m, cut in batches.items()} for shape, batches in cuda_measured.OF_FLOATS.items()
+}
+_preferred: dict[Case, Choice] = {}
 Measured = Mapping[tuple[int, int], Mapping[int, Choice]]  # of shapes (n, k) and batches
 
 
-def use(found: Mapping[Case, Choice]) -> None:
-    """Prefer these where the case is the same: what a tuner measured on this machine. An empty mapping forgets all."""
-    if not found:
-        _found.clear()
-    _found.update(found)
+def use(choices: Mapping[Case, Choice]) -> None:
+    """Prefer these choices where the case is the same. An empty mapping forgets all."""
+    if not choices:
+        _preferred.clear()
+    _preferred.update(choices)
 
 
 def choose(case: Case, capability: tuple[int, int], processors: int) -> Choice:
-    """The kernel for a case: what `use` was given or a tuner found, else the fastest by the model, else what was measured near it,
-    here or on Hopper, else by rule."""
-    known = _found.get(case)
+    """Return the choice for a case: one set by `use` or tuned here, else the fastest by the model.
+
+    Else one measured near it, here or on Hopper, else by rule.
+    """
+    known = _preferred.get(case)
     if known is not None:
         return known
-    here = found_here(capability, processors)
+    here = tuned_here(capability, processors)
     known = here.get((case.n, case.k), {}).get(case.m) if _is_measured(case) else None
     return _chosen(case, capability, processors, here) if known is None else known
 
 
 def shipped(case: Case, capability: tuple[int, int], processors: int) -> Choice:
-    """What is chosen where nothing was tuned."""
+    """Return the choice where nothing was tuned."""
     return _chosen(case, capability, processors, {})
 
 
 # ---- what was tuned on this GPU
 
 
-def kept_cases(gpu: str) -> dict[Case, Choice]:
-    """What is followed of what was tuned on a GPU."""
-    found = {Case(*sizes): parsed(str(kept.value)) for sizes, kept in tuned.products(gpu).items()}
-    return {case: cut for case, cut in found.items() if cut is not None}
+def tuned_cases(gpu: str) -> dict[Case, Choice]:
+    """Return the tuned choices of a GPU."""
+    choices = {Case(*sizes): parsed(str(record.value)) for sizes, record in tuned.products(gpu).items()}
+    return {case: cut for case, cut in choices.items() if cut is not None}
 
 
-def found_here(capability: tuple[int, int], processors: int) -> Measured:
-    """What was tuned on the GPU of this process, as far as it can run there."""
+def tuned_here(capability: tuple[int, int], processors: int) -> Measured:
+    """Return the tuned choices of the GPU of this process that can run there."""
     table: dict[tuple[int, int], dict[int, Choice]] = {}
-    for case, cut in kept_cases(tuned.gpu(capability, processors)).items():
+    for case, cut in tuned_cases(tuned.gpu(capability, processors)).items():
         if fits(case, cut) and (cut.kernel in PLAIN or capability == HOPPER):
             table.setdefault((case.n, case.k), {})[case.m] = cut
     return table
@@ -302,7 +321,7 @@ def found_here(capability: tuple[int, int], processors: int) -> Measured:
 
 
 def _is_measured(case: Case) -> bool:
-    """Whether such cases are in tables: others go by rule."""
+    """Return True if such cases are in tables; others are chosen by rule."""
     return case.codes and not case.floats
 
 
@@ -345,39 +364,41 @@ def is_beside(c: Choice) -> bool:
 
 
 def _nearest(case: Case, table: Measured) -> Choice | None:
-    """What was measured for the next larger batch and the most similar shape where it also fits this case."""
+    """Return the choice measured for the next larger batch and the most similar shape that also fits this case."""
     for shape in sorted(table, key=lambda s: _apart(s[0], case.n) + _apart(s[1], case.k)):
-        found = _of_batch(table[shape], case.m)
-        if found is not None and fits(case, found):
-            return found
+        near = _of_batch(table[shape], case.m)
+        if near is not None and fits(case, near):
+            return near
     return None
 
 
 def _of_batch(measured: Mapping[int, Choice], m: int) -> Choice | None:
-    """That of the next larger batch, if it is not more than four times as large; beyond the largest, that, if it is large."""
+    """Return that of the next larger batch, if it is at most four times as large; beyond the largest, that, if it is
+    large.
+    """
     largest = max(measured)
     batch = min((b for b in measured if m <= b <= 4 * m), default=largest if LARGE <= largest < m else None)
     return None if batch is None else measured[batch]
 
 
-def _apart(measured: int, wanted: int) -> float:
-    return abs(math.log(measured / max(wanted, 1)))
+def _apart(measured: int, size: int) -> float:
+    return abs(math.log(measured / max(size, 1)))
 
 
-def fits(case: Case, found: Choice) -> bool:
-    """Whether a kernel cut so can run a case at all."""
-    if found.kernel == "gemv":
-        return case.m <= 8 and _gemv_fits(case, *(number for _, number in found.config))
-    if found.kernel == "fragments":
-        return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * found.get("across")
-    if found.kernel == "gemv_plain":
-        return case.m <= 65535  # a program for each token and some rows
-    dealt = found.kernel != "wgmma" or is_possible(found.get("tokens"))
+def fits(case: Case, c: Choice) -> bool:
+    """Return True if a choice can run a case at all."""
+    if c.kernel == "gemv":
+        return case.m <= 8 and _gemv_fits(case, *(number for _, number in c.config))
+    if c.kernel == "fragments":
+        return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * c.get("across")
+    if c.kernel == "gemv_plain":
+        return case.m <= 65535  # a CTA for each token and some rows
+    dealt = c.kernel != "wgmma" or is_possible(c.get("tokens"))
     return dealt and not case.floats
 
 
 def _tiles(case: Case, processors: int) -> Choice:
-    """For every GPU. Where tiles are few, several programs share the columns of each."""
+    """Return a choice for every GPU. Where tiles are few, several CTAs share the columns of each."""
     tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
     rows, step = 128 if case.n >= 8192 else 64, 64
     split = _parts(case, -(-case.n // rows) * -(-case.m // tokens), step, processors)
@@ -385,12 +406,12 @@ def _tiles(case: Case, processors: int) -> Choice:
 
 
 def _parts(case: Case, tiles: int, step: int, processors: int) -> int:
-    """How many programs share a tile, so that all multiprocessors have some: each has two steps at least."""
+    """Return how many CTAs share a tile, so that all multiprocessors have some: each has two steps at least."""
     return max(min(processors // max(tiles, 1), -(-words(case) * 4 // step) // 2, 8), 1)
 
 
 def _by_rule(case: Case, processors: int) -> Choice:
-    """On Hopper, where nothing near was measured."""
+    """Return the choice on Hopper where nothing near was measured."""
     usual = _usual(case, processors)
     if case.m <= 2 or (case.m <= 8 and not case.codes):
         return usual.get("gemv", usual["gemv_plain"])
@@ -398,8 +419,8 @@ def _by_rule(case: Case, processors: int) -> Choice:
 
 
 def _usual(case: Case, processors: int) -> dict[str, Choice]:
-    """The cut of each kernel by rule, where there is one."""
-    found = {
+    """Return the choice of each kernel by rule, where there is one."""
+    result = {
         "gemv_plain": choice("gemv_plain", 8, 128, 4),
         "gemm_plain": _tiles(case, processors),
         "wgmma": _large(case, processors),
@@ -407,35 +428,37 @@ def _usual(case: Case, processors: int) -> dict[str, Choice]:
     even = [c for c in gemvs(case) if c.get("warps") in (2, 4, 8)]
     cuts = [c for c in fragment_cuts(case) if c.get("groups") * 8 >= min(case.m, 32)]
     if even:
-        found["gemv"] = min(even, key=lambda c: _unevenness(case, c, processors))
+        result["gemv"] = min(even, key=lambda c: _unevenness(case, c, processors))
     if cuts:
-        found["fragments"] = min(cuts, key=lambda c: _unusual(case, c))
-    return found
+        result["fragments"] = min(cuts, key=lambda c: _unusual(case, c))
+    return result
 
 
 def _unevenness(case: Case, c: Choice, processors: int) -> float:
-    """Small where there are several programs on each multiprocessor, several words in flight, and few lanes idle."""
+    """Return a number that is small with several CTAs on each multiprocessor, words in flight, and few idle lanes."""
     step = c.get("lanes") * 4 * c.get("across")
     count = -(-words(case) // step)
     waste = count * step / words(case)
     programs = -(-case.n // c.get("rows"))
-    beside = 4 if case.floats else 16  # warps on each: where every program quantises the token, fewer are better
+    beside = 4 if case.floats else 16  # warps on each: where every CTA quantises the token, fewer are better
     return abs(math.log(programs * c.get("warps") / (beside * processors))) + abs(math.log(count / 4)) + 4 * (waste - 1)
 
 
 def _unusual(case: Case, c: Choice) -> float:
-    """Small where groups are few, and near four warps and 48 rows a program, which most have that were measured fastest;
-    where rows are few, programs take fewer."""
+    """Return a number that is small with few groups, and near four warps and 48 rows a CTA, as most measured fastest.
+
+    Where rows are few, CTAs take fewer.
+    """
     warps, rows = c.get("across") * c.get("beside"), 16 * c.get("tiles") * c.get("beside")
     return 4 * c.get("groups") + abs(math.log(warps / 4)) + abs(math.log(rows / min(max(case.n / 40, 16), 48)))
 
 
 def _large(case: Case, processors: int) -> Choice:
-    """Programs that stay where there are many tiles; else several for each tile, as long as each has some steps."""
+    """Return persistent CTAs where there are many tiles; else several for each tile, as long as each has some steps."""
     tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
     step = 64 if case.codes else 128
-    found = _tile(case, 128, tokens, step, 0)
-    assert found is not None
+    tile = _tile(case, 128, tokens, step, 0)
+    assert tile is not None
     tiles = -(-case.n // 128) * -(-case.m // tokens)
     split = _parts(case, tiles, step, processors)
-    return choice("wgmma", *found, 1 if tiles > processors else -split if split > 1 else 0)
+    return choice("wgmma", *tile, 1 if tiles > processors else -split if split > 1 else 0)

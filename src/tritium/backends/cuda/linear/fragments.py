@@ -1,8 +1,9 @@
-"""Products of a few tokens by tensor cores (mma.sync m16n8k32), in Gluon: weights lie in the order in which lanes need them.
+"""Products of a few tokens by tensor cores (mma.sync m16n8k32), in Gluon: weights are stored in the order in which
+lanes need them.
 
-Knows nothing of torch or of choices. Words w [N / 16][KP / 128][lane 32][4]: word r, byte b, field p of a lane hold the code
-of row 16 t + lane // 4 + 8 (r % 2) and, with j = 2 p + r // 2, column 128 c + 64 (j // 4) + 16 (lane % 4) + 4 (j % 4) + b:
-so a lane reads its tokens as they lie, 16 bytes at a time, and nothing passes through shared memory.
+Knows nothing of torch or of tile configs. Words w [N / 16][KP / 128][lane 32][4]: word r, byte b, field p of a lane
+hold the code of row 16 t + lane // 4 + 8 (r % 2) and, with j = 2 p + r // 2, column 128 c + 64 (j // 4) + 16 (lane % 4)
++ 4 (j % 4) + b: so a lane reads its tokens in place, 16 bytes at a time, and nothing passes through shared memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from tritium.backends.cuda.linear.gemv import may_start, wait_for_inputs
 
 
 def _assembly() -> str:
-    """Four products, one for each field, masked where it stands; 16 sums out, 4 words of weights, 8 of tokens, 16 sums in."""
+    """Return PTX of four products, one for each field, masked in place.
+
+    16 sums out, 4 words of weights, 8 of tokens, 16 sums in.
+    """
     lines = ["{ .reg .b32 a0, a1, a2, a3;"]
     for p, mask in enumerate(("0x03030303", "0x0c0c0c0c", "0x30303030", "0xc0c0c0c0")):
         lines += [f"and.b32 a{r}, ${16 + r}, {mask};" for r in range(4)]
@@ -40,7 +44,7 @@ def _multiply(w, b0, b1, c0, c1, c2, c3):
 
 @gluon.jit
 def _words(w, k, i: gl.constexpr, WK: gl.constexpr, BLOCKS: gl.constexpr):
-    """Block i of each warp; behind the last there are zeros."""
+    """Load block i of each warp; behind the last there are zeros."""
     if (i + 1) * WK <= BLOCKS:
         return gl.load(w + i * WK * 128, eviction_policy="evict_first")
     inside = gl.expand_dims(k + i * WK < BLOCKS, 1)
@@ -49,8 +53,10 @@ def _words(w, k, i: gl.constexpr, WK: gl.constexpr, BLOCKS: gl.constexpr):
 
 @gluon.jit
 def _group(x, first, M, k, e, BLOCKS: gl.constexpr, TILED: gl.constexpr):
-    """Where each warp starts to read eight tokens. Behind the last tokens TILED ones are read again: nobody stores what
-    comes of it."""
+    """Return the address where each warp starts to read eight tokens.
+
+    Behind the last tokens TILED ones are read again: their results are not stored.
+    """
     if TILED:
         near = gl.minimum(first // 8, (M - 1) // 8)
         return x + near.to(gl.int64) * (BLOCKS * 256) + k * 256 + e
@@ -61,30 +67,32 @@ def _group(x, first, M, k, e, BLOCKS: gl.constexpr, TILED: gl.constexpr):
 def _tokens(
     group, half: gl.constexpr, k, inside, i: gl.constexpr, WK: gl.constexpr, BLOCKS: gl.constexpr, TILED: gl.constexpr
 ):
-    """Half of block i of each warp: 64 columns of eight tokens."""
-    at = group + (i * WK * 256 + half * 128 if TILED else i * WK * 32 + half * 16)
+    """Load half of block i of each warp: 64 columns of eight tokens."""
+    cells = group + (i * WK * 256 + half * 128 if TILED else i * WK * 32 + half * 16)
     if TILED and (i + 1) * WK <= BLOCKS:
-        return gl.load(at)
+        return gl.load(cells)
     in_row = k + i * WK < BLOCKS
-    return gl.load(at, mask=in_row if TILED else inside & in_row, other=0)
+    return gl.load(cells, mask=in_row if TILED else inside & in_row, other=0)
 
 
 @gluon.jit
 def _of_tokens(x, m, M, none):
-    """One number of each token; of those behind the last, none."""
+    """Load one number of each token; `none` behind the last."""
     return gl.expand_dims(gl.load(x + m, mask=m < M, other=none), 0)
 
 
 @gluon.jit
 def _token(first, e):
-    """The token of element e of a tile: that of lane e // 4, register e % 4."""
+    """Return the token of element e of a tile: that of lane e // 4, register e % 4."""
     return first + 2 * (e // 4 % 4) + e % 2
 
 
 @gluon.jit
 def _store(r, m, tile, e, total, of_token, scale, bias, out, M, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
-    """r [tiles, 128] of tokens m, less their totals, scaled; an out of int32 takes the integers. BIAS: 0 none, 1 one for each row, 2
-    for each result."""
+    """Store r [tiles, 128] of tokens m, less their totals, scaled; an out of int32 takes the integers.
+
+    BIAS: 0 none, 1 one for each row, 2 for each result.
+    """
     n = gl.expand_dims(tile * 16, 1) + gl.expand_dims(e // 16 + 8 * (e % 4 // 2), 0)
     inside = gl.expand_dims(m < M, 0) & (n < N)
     to = gl.expand_dims(m.to(gl.int64), 0) * N + n
@@ -109,10 +117,10 @@ def fragments(
     w, x, total, token_scale, scale, bias, out, M, N, TILES, BLOCKS: gl.constexpr, NT: gl.constexpr, WK: gl.constexpr,
     WN: gl.constexpr, TG: gl.constexpr, AHEAD: gl.constexpr, TILED: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
 ):  # fmt: skip
-    """NT WN tiles of 16 rows and TG groups of 8 tokens a program; WK warps share the BLOCKS of 128 columns.
+    """Multiply NT WN tiles of 16 rows with TG groups of 8 tokens a CTA; WK warps share the BLOCKS of 128 columns.
 
-    AHEAD blocks of weights are in flight at a time. x [M, 32 BLOCKS] as words, row by row, or TILED: eight rows side by side
-    in pieces of 16 words, so that the lanes of a warp read what lies together.
+    AHEAD blocks of weights are in flight at a time. x [M, 32 BLOCKS] as words, row by row, or TILED: eight rows side by
+    side in pieces of 16 words, so that the lanes of a warp read adjacent words.
     """
     L: gl.constexpr = gl.BlockedLayout([1, 1, 4], [1, 1, 32], [WK, WN, 1], [2, 1, 0])
     LX: gl.constexpr = gl.SliceLayout(1, L)
@@ -140,7 +148,7 @@ def fragments(
     to = gl.arange(0, 128, layout=gl.SliceLayout(0, gl.SliceLayout(0, L)))
     totals = ()
     of_tokens = ()
-    for t in gl.static_range(TG):  # asked for now: at the end they would be waited for
+    for t in gl.static_range(TG):  # loaded now: at the end they would stall
         m = _token(first + 8 * t, to)
         totals = totals + (_of_tokens(total, m, M, 0),)
         if out.dtype.element_ty == gl.int32:
@@ -152,13 +160,13 @@ def fragments(
     for i in gl.static_range(COUNT):
         if i + AHEAD < COUNT:
             ws = ws + (_words(from_w, k, i + AHEAD, WK, BLOCKS),)
-        made = ()
+        sums = ()
         for t in gl.static_range(TG):
             inside = token + 8 * t < M
             b0 = gl.expand_dims(_tokens(groups[t], 0, k, inside, i, WK, BLOCKS, TILED), 1)
             b1 = gl.expand_dims(_tokens(groups[t], 1, k, inside, i, WK, BLOCKS, TILED), 1)
-            made = made + _multiply(ws[i], b0, b1, acc[4 * t], acc[4 * t + 1], acc[4 * t + 2], acc[4 * t + 3])
-        acc = made
+            sums = sums + _multiply(ws[i], b0, b1, acc[4 * t], acc[4 * t + 1], acc[4 * t + 2], acc[4 * t + 3])
+        acc = sums
     for t in gl.static_range(TG):
         r = acc[4 * t] + (acc[4 * t + 1] >> 2) + (acc[4 * t + 2] >> 4) + (acc[4 * t + 3] >> 6)
         r = gl.sum(r, 0)

@@ -1,8 +1,8 @@
 """Products of one to eight tokens with all weights by dp4a, in Gluon: every thread streams 16 bytes of a row at a time.
 
-Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda.linear.plain`; int8 weights row by row. Fields are
-masked where they stand, each in an accumulator of its own, and shifted once at the end. One token may come as floats:
-every program then quantises it for itself, step by step as `cuda.linear.quantise` does.
+Knows nothing of torch or of tile configs. Ternary codes are in four planes as in `cuda.linear.plain`; int8 weights row
+by row. Fields are masked in place, each in an accumulator of its own, and shifted once at the end. One token may come
+as floats: every CTA then quantises it for itself, step by step as `cuda.linear.quantise` does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKED = gl.constexpr("""{
 
 @gluon.jit
 def may_start():
-    """The next kernel of the stream may be launched: it waits for this one where it needs its results."""
+    """Allow the next kernel of the stream to launch; it waits for this one where it needs its results."""
     gl.inline_asm_elementwise(
         "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -43,13 +43,13 @@ def may_start():
 
 @gluon.jit
 def wait_for_inputs():
-    """Until the kernels before have ended. Only weights, which no kernel of ours writes, are read before."""
+    """Wait until the kernels before have ended. Only weights, which no kernel writes, are read before."""
     gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
 def ask(x):
-    """Have what x points at brought near. Nothing is read, so it may come before the wait."""
+    """Prefetch what x points at. Nothing is read, so it may come before the wait."""
     gl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; // $0", "=r,l", [x.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -72,7 +72,7 @@ def _signed(w, a, c):
 
 @gluon.jit
 def _words(x, rk, i: gl.constexpr, KW: gl.constexpr, BK: gl.constexpr):
-    """Words i * BK on of a plane of tokens, as one row."""
+    """Load words i * BK on of a plane of tokens, as one row."""
     if (i + 1) * BK <= KW:
         return gl.expand_dims(gl.load(x + i * BK + rk), 0)
     return gl.expand_dims(gl.load(x + i * BK + rk, mask=rk + i * BK < KW, other=0), 0)
@@ -85,7 +85,7 @@ def _shared(words, rk, plane: gl.constexpr, i: gl.constexpr, WIDE: gl.constexpr,
 
 @gluon.jit
 def _fours(v):
-    """Elements in four: those of each word that come first, second, third and last. Threads have whole words."""
+    """Split elements in four: the first, second, third and last of each word. Threads have whole words."""
     even, odd = gl.split(gl.reshape(v, [v.shape[0], 2, 2]))
     first, third = gl.split(even)
     second, last = gl.split(odd)
@@ -94,14 +94,14 @@ def _fours(v):
 
 @gluon.jit
 def _squares(v):
-    """The sum of the squares of each word."""
+    """Return the sum of the squares of each word."""
     a, b, c, d = _fours(v.to(gl.float64))
     return (a * a + b * b) + (c * c + d * d)
 
 
 @gluon.jit
 def _sizes(v):
-    """The bits of the largest of each word without its sign: they stand in the order of the sizes."""
+    """Return the bits of the largest magnitude of each word, which are ordered as the magnitudes are."""
     a, b, c, d = _fours(v.to(gl.int32, bitcast=True) & MOST)
     return gl.maximum(gl.maximum(a, b), gl.maximum(c, d))
 
@@ -113,20 +113,23 @@ def _line(dtype: gl.constexpr, size: gl.constexpr):
 
 @gluon.jit
 def _of_all(v, shared, LARGEST: gl.constexpr):
-    """The largest or the sum of what all threads have, one each, for every thread. Warps leave theirs in shared memory and each
-    thread looks at all: behind one barrier, where a reduction of Triton's has two, and every layer waits for them."""
+    """Return to every thread the largest or the sum of one value of each thread.
+
+    Warps leave theirs in shared memory and each thread reads all: behind one barrier, where Triton's reduction has two,
+    and every layer waits for them.
+    """
     WARPS: gl.constexpr = gl.num_warps()
     EACH: gl.constexpr = gl.BlockedLayout([WARPS], [32], [WARPS], [0])
     v = gl.reshape(v, [WARPS, 32])
     shared.store(gl.max(v, 1) if LARGEST else gl.sum(v, 1))
     gl.thread_barrier()
-    found = shared.load(EACH)
-    return gl.max(found, 0) if LARGEST else gl.sum(found, 0)
+    values = shared.load(EACH)
+    return gl.max(values, 0) if LARGEST else gl.sum(values, 0)
 
 
 @gluon.jit
 def _one_after_another(parts):
-    """Tensors of one size as one, filled up with zeros to a power of two of them: one store has no barriers in between."""
+    """Concatenate tensors of one size, padded to a power of two of them: one store has no barriers in between."""
     COUNT: gl.constexpr = next_power_of_2(len(parts))
     SIZE: gl.constexpr = parts[0].shape[0]
     for _ in gl.static_range(COUNT - len(parts)):
@@ -140,15 +143,16 @@ def _one_after_another(parts):
 
 
 @gluon.jit
-def _read(x, at, inside):
-    return gl.load(x + at, mask=inside, other=0.0).to(gl.float32)
+def _read(x, column, inside):
+    return gl.load(x + column, mask=inside, other=0.0).to(gl.float32)
 
 
 @gluon.jit
 def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
                EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr):  # fmt: skip
-    """A token as words of int8 in shared memory, WIDE a plane; its sum and its scale. GATED: it is relu2(x) * gated. NORM: 0 none,
-    1 plain, 2 weighted. Each thread has a word of every PART."""
+    """Write a token as words of int8 to shared memory, WIDE a plane; return them, its sum and its scale.
+
+    GATED: it is relu2(x) * gated. NORM: 0 none, 1 plain, 2 weighted. Each thread has a word of every PART."""
     PART: gl.constexpr = 32 * gl.num_warps()
     PARTS: gl.constexpr = (PLANES * WIDE + PART - 1) // PART
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
@@ -159,15 +163,15 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
     v = ()
     other = ()
     by = ()
-    for i in gl.static_range(PARTS):  # all are asked for together
+    for i in gl.static_range(PARTS):  # all loads are issued together
         plane, j = (thread + i * PART) // WIDE, (thread + i * PART) % WIDE
-        at = gl.expand_dims(plane * KW + j, 1) * 4 + of_word
-        inside = gl.expand_dims((plane < PLANES) & (j < KW), 1) & (at < K)
-        v = v + (_read(x, at, inside),)
+        column = gl.expand_dims(plane * KW + j, 1) * 4 + of_word
+        inside = gl.expand_dims((plane < PLANES) & (j < KW), 1) & (column < K)
+        v = v + (_read(x, column, inside),)
         if GATED:
-            other = other + (_read(gated, at, inside),)
+            other = other + (_read(gated, column, inside),)
         if NORM == 2:
-            by = by + (_read(weight, at, inside),)
+            by = by + (_read(weight, column, inside),)
     if GATED:
         rest = v
         v = ()
@@ -201,14 +205,14 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
         summed = _signed(packed[i], gl.full_like(packed[i], 0x01010101), summed)
     words.store(_one_after_another(packed))
     summed = _of_all(summed, of_sums, False)
-    of_squares._keep_alive()  # each of them has a place of its own: one that lay over another would need a barrier more
+    of_squares._keep_alive()  # each has memory of its own: overlapping ones would need another barrier
     of_sizes._keep_alive()
     return words, summed, gl.where(whole, gl.div_rn(largest, 127.0), float("nan"))
 
 
 @gluon.jit
 def _copied(x, KW: gl.constexpr, WIDE: gl.constexpr, LINES: gl.constexpr):
-    """Lines of KW words of int8 in shared memory, WIDE each: what many threads need comes once."""
+    """Copy lines of KW words of int8 to shared memory, WIDE each: what many threads need is loaded once."""
     PART: gl.constexpr = 32 * gl.num_warps()
     PARTS: gl.constexpr = (LINES * WIDE + PART - 1) // PART
     thread = gl.arange(0, PART, layout=gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
@@ -224,7 +228,7 @@ def _copied(x, KW: gl.constexpr, WIDE: gl.constexpr, LINES: gl.constexpr):
 
 @gluon.jit
 def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
-    """What the results of some rows are multiplied with, and what is added to them: of several tokens to those of the first."""
+    """Return the scale and the bias of the results of some rows; with several tokens, the bias of the first."""
     by = 0.0
     added = 0.0
     if out.dtype.element_ty != gl.int32:
@@ -236,13 +240,13 @@ def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
 
 @gluon.jit
 def _of_token(total, token_scale, out, CODES: gl.constexpr):
-    """What the results of a token are less, and its scale."""
+    """Return the sum that is subtracted from the results of a token, and its scale."""
     return gl.load(total) if CODES else 0, gl.load(token_scale) if out.dtype.element_ty != gl.int32 else 0.0
 
 
 @gluon.jit
 def _store(r, total, of_token, by, added, out, rn, N, BIAS: gl.constexpr):
-    """The results of one token: r less the sum of the token, scaled; an out of int32 takes the integers."""
+    """Store the results of one token: r less the sum of the token, scaled; an out of int32 takes the integers."""
     r = r - total
     if out.dtype.element_ty == gl.int32:
         y = r
@@ -259,9 +263,8 @@ def gemv(
     BN: gl.constexpr, TK: gl.constexpr, WK: gl.constexpr, M: gl.constexpr, CODES: gl.constexpr, FLOATS: gl.constexpr,
     EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
 ):  # fmt: skip
-    """BN rows a program: TK lanes and WK warps stand along a row of KW words. FLOATS: x is one token of floats, as `_quantised`
-    takes it. WIDE: words of a plane of tokens in shared memory; 0: they are read where they are. BIAS: 0 none, 1 one for each
-    row, 2 for each result."""
+    """Multiply BN rows a CTA: TK lanes and WK warps along a row of KW words. FLOATS: x is one token for `_quantised`.
+    WIDE: words of a plane of tokens in shared memory; 0: none. BIAS: 0 none, 1 one for each row, 2 for each result."""
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps() // WK, WK], [1, 0])
     BK: gl.constexpr = TK * 4 * WK
     COUNT: gl.constexpr = (KW + BK - 1) // BK

@@ -29,7 +29,7 @@ LINE = tl.constexpr(32)  # bytes that hold the codes of 128 columns of a row
 
 @triton.jit
 def _weights(w, S: tl.constexpr, ASM: tl.constexpr):
-    """The weights of plane S of bytes, as int8: with ASM four at a time."""
+    """Return the weights of plane S of bytes, as int8: with ASM four at a time."""
     if ASM:
         return tl.inline_asm_elementwise(SIGNED[S], "=r,r", [w], dtype=tl.int8, is_pure=True, pack=4)
     return ((w >> (2 * S)) & 3).to(tl.int8) - 1
@@ -37,7 +37,7 @@ def _weights(w, S: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def _columns(t, LEVELS: tl.constexpr):
-    """The last axis of t, of 2**LEVELS elements, as a tuple of tensors, in order."""
+    """Split the last axis of t, of 2**LEVELS elements, into a tuple of tensors, in order."""
     parts = (t,)
     for _ in tl.static_range(LEVELS):
         halves = ()
@@ -56,8 +56,10 @@ def _columns(t, LEVELS: tl.constexpr):
 
 @triton.jit
 def _in_order(y, terms, BN: tl.constexpr, LEVELS: tl.constexpr, GROUP: tl.constexpr):
-    """y [BN] and the terms of each row, [BN, groups of 2**LEVELS blocks]: those of a block are added one after another, then the sums
-    of blocks to y. Terms behind the last group are 0."""
+    """Return y [BN] plus the terms of each row, [BN, groups of 2**LEVELS blocks].
+
+    Those of a block are added one after another, then the sums of blocks to y. Terms behind the last group are 0.
+    """
     BLOCKS: tl.constexpr = 1 << LEVELS
     EACH: tl.constexpr = BLOCK // GROUP
     each = _columns(tl.reshape(terms, (BN, BLOCKS, EACH)), 4 if GROUP == 64 else 3)
@@ -71,12 +73,12 @@ def _in_order(y, terms, BN: tl.constexpr, LEVELS: tl.constexpr, GROUP: tl.conste
 
 
 @triton.jit
-def _group_sums(words, x, at, inside, BN: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ASM: tl.constexpr):
-    """The sums of weights times tokens in each group of columns: [BN, groups]."""
+def _group_sums(words, x, word, inside, BN: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ASM: tl.constexpr):
+    """Return the sums of weights times tokens in each group of columns: [BN, groups]."""
     first = tl.zeros((BN, WORDS), tl.int32)
     second = tl.zeros((BN, WORDS), tl.int32)
     for s in tl.static_range(4):
-        part = tl.load(x + at + 8 * s, mask=inside, other=0)[None, :]
+        part = tl.load(x + word + 8 * s, mask=inside, other=0)[None, :]
         codes = ((((words >> (2 * s)) & MASK) | HIGH) - ONES) ^ HIGH
         if GROUP == 64 and s > 1:
             second = dot4(codes, part, second, ASM)
@@ -95,8 +97,11 @@ def gemv(
     LEVELS: tl.constexpr, PARTS: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr, BY: tl.constexpr, ASM: tl.constexpr,
     EARLY: tl.constexpr, READY: tl.constexpr,
 ):  # fmt: skip
-    """One token, BN rows a program, whose weights are all in flight at once: KW words a row, in PARTS of 2**LEVELS blocks. Programs
-    of the same rows come together. READY: weights are there before the kernel in front of this one has ended."""
+    """Multiply one token with BN rows a CTA, whose weights are all in flight at once.
+
+    KW: words of a row, in PARTS of 2**LEVELS blocks. CTAs of the same rows are adjacent. READY: weights were written
+    before the kernel in front of this one.
+    """
     WORDS: tl.constexpr = (BLOCK // 16) << LEVELS
     COUNT: tl.constexpr = (BLOCK // GROUP) << LEVELS
     m = tl.program_id(0)
@@ -119,8 +124,8 @@ def gemv(
         g = i * COUNT + tl.arange(0, COUNT)
         there = g < GROUPS
         by = tl.load(scale + near[:, None] * GROUPS + g[None, :], mask=there[None, :], other=0.0).to(tl.float32)
-        at = i * WORDS + rk
-        sums = _group_sums(words[i], x, at // 8 * 32 + at % 8, at < KW, BN, WORDS, GROUP, ASM)
+        word = i * WORDS + rk
+        sums = _group_sums(words[i], x, word // 8 * 32 + word % 8, word < KW, BN, WORDS, GROUP, ASM)
         terms = sums.to(tl.float32) * by
         if BY:
             terms = terms * tl.load(token_scale + m * SCALES + g, mask=there, other=0.0)[None, :]
@@ -134,7 +139,7 @@ def gemv(
 
 @triton.jit
 def _group_scales(token_scale, of_scale, g, GROUPS, BY: tl.constexpr):
-    """What the sums of group g are multiplied with, and the scales of tokens where these have groups too."""
+    """Return the scales of the rows for group g, and those of the tokens where these have groups too."""
     near = tl.minimum(g, GROUPS - 1)
     by = tl.load(of_scale + near).to(tl.float32)
     by_token = by
@@ -153,7 +158,7 @@ def _term(acc, by, by_token, BY: tl.constexpr):
 
 @triton.jit
 def _sums(codes, x, S: tl.constexpr, COUNT: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr):
-    """The products of COUNT planes from plane S on: [BN, BM]. x: where the columns of the first plane begin."""
+    """Return the products of COUNT planes from plane S on: [BN, BM]. x: the first column of the first plane."""
     acc = tl.zeros((codes.shape[0], x.shape[1]), tl.int32)
     for s in tl.static_range(COUNT):
         acc = times(_weights(codes, S + s, ASM), tl.load(x + (S + s) * LINE), acc, BYTES)
@@ -163,10 +168,11 @@ def _sums(codes, x, S: tl.constexpr, COUNT: tl.constexpr, ASM: tl.constexpr, BYT
 @triton.jit
 def _blocks(from_w, from_x, token_scale, of_scale, partial, first, last, GROUPS, BN: tl.constexpr, BM: tl.constexpr,
             LEAVE: tl.constexpr, GROUP: tl.constexpr, BY: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr):  # fmt: skip
-    """The terms of blocks first to last, each added in order, then those sums. LEAVE: the sum of each block goes to `partial` instead.
+    """Sum the terms of blocks first to last, each in order, then the sums. LEAVE: store each block's sum in `partial`
+    instead.
 
-    It is one loop, so that its loads run ahead over the ends of blocks; the scales of a group are asked for a step before they
-    are needed, since only what is multiplied runs ahead by itself. A block has 8 lines.
+    It is one loop, so that its loads run ahead over the ends of blocks; the scales of a group are loaded a step before
+    they are needed, since only operands of products run ahead by themselves. A block has 8 lines.
     """
     HALVES: tl.constexpr = 128 // GROUP
     y = tl.zeros((BN, BM), tl.float32)
@@ -212,8 +218,11 @@ def gemm(
     BN: tl.constexpr, BM: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr,
     BY: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile [BN, BM] of out.T. SPLIT programs share its blocks of columns: each leaves those it has, and the last to arrive, as
-    `counts` tells, adds all of them in order. KB: bytes of a row of w; tiles go WIDE rows of tiles at a time."""
+    """Compute a tile [BN, BM] of out.T. SPLIT CTAs share its blocks of columns.
+
+    Each leaves the sums of its blocks, and the last to arrive, by `counts`, adds all of them in order. KB: bytes of a
+    row of w; tiles go WIDE rows of tiles at a time.
+    """
     tile = tl.program_id(0)
     rn, rm = tile_places(tile, M, N, BN, BM, WIDE)
     near_n = tl.minimum(rn, N - 1).to(tl.int64)

@@ -1,7 +1,7 @@
-"""Products of a few tokens with weights of half floats in one Triton kernel: weights are read once, as they lie; sums are f32.
+"""Products of a few tokens with weights of half floats in one Triton kernel: weights are read once; sums are f32.
 
-Knows nothing of rows or of tensors of ours. The sums of a token are added in an order that depends on nothing but its columns:
-it gives the same bits alone and in any company.
+Knows nothing of ops or of Tritium's tensors. The sums of a token are added in an order that depends on nothing but its
+columns: it gives the same bits alone and in any batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.order import begin
 
-ROWS, COLUMNS = 8, 256  # of weights, that a program looks at together
+ROWS, COLUMNS = 8, 256  # of weights, that a CTA takes together
 TOGETHER = 4  # tokens for which it keeps sums: more of them leave too few registers for weights on their way
 MOST = 16  # tokens, up to which it is used: they share weights by way of the cache, and of more a library makes more
 
@@ -23,7 +23,10 @@ def few(
     x, w, bias, out, TOKENS, N, K,
     M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out [TOKENS, N] of x [TOKENS, K] and w [N, K]: BN rows of weights and M tokens a program; those of the same rows come together."""
+    """Compute out [TOKENS, N] of x [TOKENS, K] and w [N, K]: BN rows of weights and M tokens a CTA.
+
+    CTAs of the same rows are adjacent.
+    """
     begin(EARLY)
     first = tl.program_id(0) * M
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -35,12 +38,12 @@ def few(
     for k in range(0, K, BK):
         inside = k + rk < K
         part = tl.load(from_w + (k + rk)[None, :], mask=inside[None, :], other=0.0).to(tl.float32)
-        made = ()
+        longer = ()
         for i in tl.static_range(M):
             token = tl.minimum(first + i, TOKENS - 1).to(tl.int64)
             values = tl.load(x + token * K + k + rk, mask=inside, other=0.0)
-            made = made + (tl.fma(part, tl.broadcast_to(values[None, :], (BN, BK)), sums[i]),)
-        sums = made
+            longer = longer + (tl.fma(part, tl.broadcast_to(values[None, :], (BN, BK)), sums[i]),)
+        sums = longer
     for i in tl.static_range(M):
         y = tl.sum(sums[i], 1)
         if BIAS:
@@ -50,13 +53,13 @@ def few(
 
 
 def takes(x: torch.Tensor, w: torch.Tensor) -> bool:
-    """Whether a product is one of these: half floats that lie row by row, and not too many tokens."""
+    """Return True if a product has contiguous weights of half floats, and not too many tokens."""
     tokens = x.numel() // max(x.shape[-1], 1)
     return w.dtype in (torch.float16, torch.bfloat16) and w.is_contiguous() and 0 < tokens <= MOST and w.numel() > 0
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, to: torch.dtype) -> torch.Tensor:
-    """x [..., k] times w.T plus bias, as [..., n]."""
+    """Return x [..., k] times w.T plus bias, as [..., n]."""
     lead, (n, k) = x.shape[:-1], w.shape
     flat = x.reshape(-1, k).float().contiguous()
     tokens = flat.shape[0]

@@ -1,6 +1,7 @@
-"""What was measured on an H200: the fastest cuts of the kernels of few tokens for some shapes, and the times of tiles.
+"""Measurements on an H200: the fastest tile configs of the kernels of few tokens for some shapes, and the times of
+tiles.
 
-Knows nothing of who follows it. Cuts are as `cuda.linear.choice.choice` takes them; times are the constants of
+Knows nothing of who uses it. Configs are as `cuda.linear.choice.choice` takes them; times are the constants of
 `cuda.linear.model`, printed by `bench/cuda_fit.py`.
 """
 
@@ -143,13 +144,13 @@ TILE_TIMES: dict[tuple[int, int, int, int], TileTime] = {
 COSTS = {
     "weight": 0.03126,  # a MB of weights
     "result": 0.1427,  # a MB of results
-    "round": 2.417,  # every round of programs but the first
+    "round": 2.417,  # every round of CTAs but the first
     "round_results": 0.03065,  # 1,024 results of it
-    "doubled": 0.1598,  # two programs on a multiprocessor
+    "doubled": 0.1598,  # two CTAs on a multiprocessor
     "part": 1.272,  # tiles whose columns are shared
     "part_results": 0.04422,  # 1,024 results of them
     "parts": 0.05053,  # those of every part but the first
-    "stay": 0.1452,  # every tile of a program but the first
+    "stay": 0.1452,  # every tile of a CTA but the first
     "stay_results": 0.02432,  # 1,024 results of it
     "piece": 0.8601,  # a last round in pieces
     "late": 1.699,  # a last round that shares columns

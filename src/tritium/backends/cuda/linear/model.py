@@ -1,8 +1,8 @@
-"""How long a product of tiles takes on Hopper: a model of the kernel `wgmma`, with constants that were fitted to measurements.
+"""A model of the time of the kernel `wgmma` on Hopper, with constants that were fitted to measurements.
 
-Knows nothing of torch, triton or how candidates are made. A program has a start (its launch, the first stages, its results), and
-steps that each tile takes at a constant rate; what tiles, parts and rounds cost beyond that is the same for all tiles.
-`bench/cuda_sweep.py` measures, `bench/cuda_fit.py` fits, `cuda.linear.measured` holds what came of it.
+Knows nothing of torch, triton or how candidates are made. A CTA has a start (its launch, the first stages, its
+results), and steps at a constant rate for each tile; what tiles, parts and rounds cost beyond that is the same for all
+tiles. `bench/cuda_sweep.py` measures, `bench/cuda_fit.py` fits, `cuda.linear.measured` holds the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RESULTS = 1024  # in which the results of a tile are counted
 
 
 class Tile(NamedTuple):
-    """A product of n rows, m tokens and so many bytes of each row of weights, and the tile that it is cut into."""
+    """A product of n rows, m tokens and so many bytes of each row of weights, and the tile that it is divided into."""
 
     n: int
     m: int
@@ -25,7 +25,7 @@ class Tile(NamedTuple):
     tokens: int
     step: int
     turns: int
-    beside: bool  # two programs fit on a multiprocessor
+    beside: bool  # two CTAs fit on a multiprocessor
     number: int  # how tiles are dealt, as `spread` takes it
 
     @property
@@ -34,8 +34,9 @@ class Tile(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What the time of a tile is the sum of: steps one after another, with two programs on each multiprocessor or one, and how
-    often each cost of `COSTS` is paid."""
+    """The terms of a tile's time: sequential steps, with two CTAs on each multiprocessor or one, and the count of
+    each cost.
+    """
 
     steps: float
     doubled: bool
@@ -74,9 +75,9 @@ def tile_us(t: Tile, processors: int) -> float | None:
     known = TILE_TIMES.get(t.key)
     if known is None:
         return None
-    found = terms(t, processors)
-    step = known.doubled if found.doubled else known.step
-    return known.start + found.steps * step + sum(COSTS[name] * count for name, count in found.costs.items())
+    parts = terms(t, processors)
+    step = known.doubled if parts.doubled else known.step
+    return known.start + parts.steps * step + sum(COSTS[name] * count for name, count in parts.costs.items())
 
 
 def few_tokens_us(n: int, k: int) -> float:

@@ -1,7 +1,9 @@
-"""Products of int8 tokens with weights in plain Triton, for every GPU it knows; also the kernels the interpreter can run.
+"""Products of int8 tokens with weights in plain Triton, for every GPU it supports; the interpreter runs these kernels
+too.
 
-Knows nothing of torch or of choices. Ternary codes are w + 1 in four planes: byte j of a row holds those of columns j, j + KB,
-j + 2 KB and j + 3 KB, and the sum of the token is subtracted once. ASM=False spells the integer steps out.
+Knows nothing of torch or of tile configs. Ternary codes are w + 1 in four planes: byte j of a row holds those of
+columns j, j + KB, j + 2 KB and j + 3 KB, and the sum of the token is subtracted once. ASM=False spells the integer
+steps out.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ FIELD = tl.constexpr(
 
 @triton.jit
 def field(w, S: tl.constexpr, ASM: tl.constexpr):
-    """The codes of plane S of bytes, as int8: with ASM four at a time."""
+    """Return the codes of plane S of bytes, as int8: with ASM four at a time."""
     if ASM:
         return tl.inline_asm_elementwise(FIELD[S], "=r,r", [w], dtype=tl.int8, is_pure=True, pack=4)
     return ((w >> (2 * S)) & 3).to(tl.int8)
@@ -30,14 +32,14 @@ def field(w, S: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def fence(ASM: tl.constexpr):
-    """What this thread wrote before is seen by who sees what it writes after, on the whole GPU."""
+    """Make earlier writes of this thread visible on the whole GPU before its later ones."""
     if ASM:
         tl.inline_asm_elementwise("fence.acq_rel.gpu; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
 def dot4(w, x, c, ASM: tl.constexpr):
-    """c + the product of four signed bytes of w with four of x."""
+    """Return c + the product of four signed bytes of w with four of x."""
     if ASM:
         return tl.inline_asm_elementwise(
             "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [w, x, c], dtype=tl.int32, is_pure=True, pack=1
@@ -49,8 +51,11 @@ def dot4(w, x, c, ASM: tl.constexpr):
 
 @triton.jit
 def times(a, b, acc, BYTES: tl.constexpr):
-    """acc + a times b of int8 by tensor cores. Not BYTES: as f16, for a GPU whose int8 Triton does not multiply; a step has so
-    few columns that f32 holds each of its sums."""
+    """Return acc + a times b of int8 by tensor cores.
+
+    Not BYTES: as f16, for a GPU whose int8 Triton does not multiply; a step has so few columns that f32 holds each of
+    its sums.
+    """
     if BYTES:
         return tl.dot(a, b, acc, out_dtype=tl.int32)
     return acc + tl.dot(a.to(tl.float16), b.to(tl.float16)).to(tl.int32)
@@ -58,19 +63,19 @@ def times(a, b, acc, BYTES: tl.constexpr):
 
 @triton.jit
 def add_bias(y, bias, rn, rm, M, N, BIAS: tl.constexpr):
-    """y [BN, BM] with what is added to it. BIAS: 0 none, 1 one for each row, 2 for each result."""
+    """Return y [BN, BM] plus bias. BIAS: 0 none, 1 one for each row, 2 for each result."""
     if BIAS == 1:
         y = y + tl.load(bias + rn, mask=rn < N, other=0.0).to(tl.float32)[:, None]
     elif BIAS == 2:
-        at = bias + rm[:, None].to(tl.int64) * N + rn[None, :]
-        y = y + tl.trans(tl.load(at, mask=(rm < M)[:, None] & (rn < N)[None, :], other=0.0).to(tl.float32))
+        cells = bias + rm[:, None].to(tl.int64) * N + rn[None, :]
+        y = y + tl.trans(tl.load(cells, mask=(rm < M)[:, None] & (rn < N)[None, :], other=0.0).to(tl.float32))
     return y
 
 
 @triton.jit
 def finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N,
            CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
-    """acc [BN, BM] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers."""
+    """Store acc [BN, BM] less the sums of tokens, scaled, as out [M, N]; an out of int32 takes the integers."""
     inside = rm < M
     if CODES:
         acc = acc - tl.load(total + rm, mask=inside, other=0)[None, :]
@@ -93,7 +98,10 @@ def gemv(
     BN: tl.constexpr, BK: tl.constexpr, CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr,
     ASM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One token, BN rows a program. w and x as 32-bit words: KW a row of w; a row of x has 4 KW of them if CODES."""
+    """Multiply one token with BN rows a CTA.
+
+    w and x are 32-bit words: KW a row of w; a row of x has 4 KW of them if CODES.
+    """
     rn = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.program_id(1)
     rk = tl.arange(0, BK)
@@ -117,24 +125,24 @@ def gemv(
 @triton.jit
 def _steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr,
            BYTES: tl.constexpr):  # fmt: skip
-    """acc [BN, BM] += the columns of steps first to last."""
+    """Return acc [BN, BM] plus the products of the columns of steps first to last."""
     rk = tl.arange(0, BK)
     for i in range(first, last):
-        at = i * BK + rk
-        inside = at < KB
+        column = i * BK + rk
+        inside = column < KB
         if EVEN:
-            codes = tl.load(w + at[None, :])
+            codes = tl.load(w + column[None, :])
         else:
-            codes = tl.load(w + at[None, :], mask=inside[None, :], other=0)
+            codes = tl.load(w + column[None, :], mask=inside[None, :], other=0)
         if CODES:
             for s in tl.static_range(4):
                 if EVEN:
-                    part = tl.load(x + s * KB + at[:, None])
+                    part = tl.load(x + s * KB + column[:, None])
                 else:
-                    part = tl.load(x + s * KB + at[:, None], mask=inside[:, None], other=0)
+                    part = tl.load(x + s * KB + column[:, None], mask=inside[:, None], other=0)
                 acc = times(field(codes, s, ASM), part, acc, BYTES)
         else:
-            part = tl.load(x + at[:, None], mask=inside[:, None], other=0)
+            part = tl.load(x + column[:, None], mask=inside[:, None], other=0)
             acc = times(codes, part, acc, BYTES)
     return acc
 
@@ -157,10 +165,11 @@ def gemm(
     CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile [BN, BM] of out.T, weights on the left so that decoded ones stay in registers; SPLIT programs share its columns.
+    """Compute a tile [BN, BM] of out.T, weights on the left so that decoded ones stay in registers; SPLIT CTAs share
+    its columns.
 
-    Each program of a tile leaves its sums in memory of its own; the last to arrive, as `counts` tells, adds them up,
-    finishes, and leaves the count zero for the next launch on the stream.
+    Each CTA of a tile leaves its sums in memory of its own; the last to arrive, by `counts`, adds them up, finishes,
+    and leaves the count zero for the next launch on the stream.
     """
     tile = tl.program_id(0)
     rn, rm = tile_places(tile, M, N, BN, BM, GROUP)
@@ -195,10 +204,10 @@ def grouped(
     BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BY: tl.constexpr, BYTES: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """int8 weights with a scale for each LENGTH columns: the sum of each group is scaled and added in f32, in order, EACH groups
-    to a block and then the blocks.
+    """Multiply int8 weights that have a scale for each LENGTH columns.
 
-    Rows of w are WIDE bytes, those of x are ROW, its groups APART from each other. BY: each of these has a scale of its own.
+    The sum of each group is scaled and added in f32, in order, EACH groups to a block and then the blocks. Rows of w
+    are WIDE bytes, those of x are ROW, its groups APART from each other. BY: each of these has a scale of its own.
     """
     across = tl.cdiv(N, BN)
     rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
@@ -216,10 +225,10 @@ def grouped(
             end = tl.minimum((g + 1) * LENGTH, K)
             acc = tl.zeros((BN, BM), tl.int32)
             for k in range(g * LENGTH, end, BK):
-                at = k + rk
-                inside = at < end
-                a = tl.load(from_w + at[None, :], mask=inside[None, :], other=0)
-                b = tl.load(from_x + (at + g * (APART - LENGTH))[:, None], mask=inside[:, None], other=0)
+                column = k + rk
+                inside = column < end
+                a = tl.load(from_w + column[None, :], mask=inside[None, :], other=0)
+                b = tl.load(from_x + (column + g * (APART - LENGTH))[:, None], mask=inside[:, None], other=0)
                 acc = times(a, b, acc, BYTES)
             term = acc.to(tl.float32) * tl.load(scale + near * GROUPS + g).to(tl.float32)[:, None]
             if BY:

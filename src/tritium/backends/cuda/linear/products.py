@@ -1,6 +1,7 @@
-"""Linear layers on a GPU as rows: weights repacked once, a norm before the product in its kernel, maps around it in others.
+"""Linear layers on a GPU as ops: weights repacked once, a norm before the product in its kernel, maps around it in
+others.
 
-Knows nothing of storages, tensors of ours or graphs, nor of how a product is computed: that is `cuda.linear.ternary`.
+Knows nothing of storages, Tritium's tensors or graphs, nor of how a product is computed: that is `cuda.linear.ternary`.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ Fn = Callable[..., Any]
 
 
 def weights(space: Space, w: Any) -> Any:
-    """Weights in the arrangements of the kernels. They are made once for each value and stay with it, until it is written."""
+    """Return weights in the layouts of the kernels, made once for each value and cached with it until it is written."""
     packed = isinstance(w, Packed)
     if not packed and in_graph():  # it may be written later, which a replay would not see
         return cuda_weights.int8(w.contiguous())
     data: Any = w.data if packed else w
-    about = (data._version, w.dtype, w.shape) if packed else (data._version,)
+    version = (data._version, w.dtype, w.shape) if packed else (data._version,)
     known = getattr(data, "repacked", None)
-    if known is not None and known[0] == about:
+    if known is not None and known[0] == version:
         return known[1]
     if packed and w.dtype is dt.tern2:
-        made = cuda_weights.ternary(data, w.shape)
+        arranged = cuda_weights.ternary(data, w.shape)
     else:
         integers = decode(space, w, checked=False).contiguous()
-        made = cuda_weights.ternary_of(integers) if packed and w.dtype.is_ternary else cuda_weights.int8(integers)
+        arranged = cuda_weights.ternary_of(integers) if packed and w.dtype.is_ternary else cuda_weights.int8(integers)
     if not (data.is_inference() or getattr(data, "exported", False)):  # else not all of its writes are counted
-        data.repacked = (about, made)
-    return made
+        data.repacked = (version, arranged)
+    return arranged
 
 
 def integer_matmul(space: Space) -> Fn:
@@ -70,19 +71,19 @@ def quantized_matmul(space: Space) -> Fn:
 
 
 def _scale(scale: Value) -> Value:
-    """One number for all rows has no axis."""
+    """Return a scale without an axis where it is one number for all rows."""
     return scale.reshape(()) if scale.ndim == 1 and scale.shape[0] == 1 else scale
 
 
-# ---- with what stands before and after it
+# ---- with the ops before and after it
 
 
 class Parts(NamedTuple):
-    """A body cut at its product. Before it stands a norm, or what makes quantised tokens, or neither."""
+    """A fusion group divided at its product. Before it is a norm, or what makes quantised tokens, or neither."""
 
     cut: ProductParts
     norm: Step | None
-    tokens: Fragment | None  # of the inputs `cut.before_inputs`, (q, scale, sum) as quantize_activations gives them
+    tokens: Fragment | None  # of the inputs `cut.before_inputs`, (q, scale, sum) as quantize_activations returns them
     gate: Gate | None = None  # what they are, where the kernel that multiplies one token can make them
 
 
@@ -96,7 +97,7 @@ class Gate(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def parts(body: Fragment) -> Parts | str:
-    """The parts of a body, or why it is not made of them."""
+    """Return the parts of a fusion group, or the reason why it does not have these parts."""
     cut = product_parts(body)
     if isinstance(cut, str):
         return cut
@@ -131,12 +132,12 @@ def _gate(before: Fragment) -> Gate | None:
 
 
 def _quantised(body: Fragment) -> Fragment:
-    """A body whose one result is quantised."""
-    x, at = body.out, len(body.inputs) + len(body.steps)
-    made = (Spec(x.shape, dt.i8), Spec(x.shape[:-1], dt.f32), Spec(x.shape[:-1], dt.i32))
-    items = (Step(ops.item, (at,), (("index", i),), s) for i, s in enumerate(made))
-    steps = (*body.steps, Step(ops.quantize_activations, body.outputs, (), made), *items)
-    return Fragment(body.inputs, steps, (at + 1, at + 2, at + 3))
+    """Return a fusion group with its one result quantised."""
+    x, index = body.out, len(body.inputs) + len(body.steps)
+    specs = (Spec(x.shape, dt.i8), Spec(x.shape[:-1], dt.f32), Spec(x.shape[:-1], dt.i32))
+    items = (Step(ops.item, (index,), (("index", i),), s) for i, s in enumerate(specs))
+    steps = (*body.steps, Step(ops.quantize_activations, body.outputs, (), specs), *items)
+    return Fragment(body.inputs, steps, (index + 1, index + 2, index + 3))
 
 
 def has_product(body: Fragment) -> bool:
@@ -144,23 +145,26 @@ def has_product(body: Fragment) -> bool:
 
 
 def refuses(body: Fragment) -> str | None:
-    """Why a body with a product does not gain here; None: it does."""
-    found = parts(body)
-    if isinstance(found, str):
-        return found
-    around = (found.tokens, found.cut.after)
+    """Return the reason why a fusion group with a product does not gain here, or None if it gains."""
+    outcome = parts(body)
+    if isinstance(outcome, str):
+        return outcome
+    around = (outcome.tokens, outcome.cut.after)
     return next((why for b in around if b is not None and (why := cuda_fused.refuses(b)) is not None), None)
 
 
 def fused_product(space: Space, body: Fragment) -> Fn:
-    """A body with a product: a kernel for the maps before it, which also quantises, one for it, and one for the maps after it."""
-    found = parts(body)
-    assert isinstance(found, Parts), found
-    cut, norm, gate = found.cut, found.norm, found.gate
+    """Return a function for a fusion group with a product.
+
+    A kernel runs the maps before it, which also quantises, one the product, and one the maps after it.
+    """
+    split = parts(body)
+    assert isinstance(split, Parts), split
+    cut, norm, gate = split.cut, split.norm, split.gate
     product, shape = cut.core, cut.core.spec.shape
     columns = body.spec(product.inputs[0] or 0).shape[-1]
     to, group = space.twin(product.spec.dtype), dict(product.attrs)["group"]
-    tokens = None if found.tokens is None else cuda_fused.maker(found.tokens.out, found.tokens)
+    tokens = None if split.tokens is None else cuda_fused.maker(split.tokens.out, split.tokens)
     after = None if cut.after is None else cuda_fused.maker(cut.after.out, cut.after)
     as_bias = bias_free(product) and _adds(cut)
 
@@ -183,8 +187,8 @@ def fused_product(space: Space, body: Fragment) -> Fn:
                     shape
                 )
         q, scales, sums = tokens(*first)
-        made = cuda_ternary.Tokens(q.reshape(-1, columns), scales.reshape(-1), sums.reshape(-1), columns)
-        return cuda_ternary.product(made, w, scale, bias, to, group).reshape(shape)
+        quantised = cuda_ternary.Tokens(q.reshape(-1, columns), scales.reshape(-1), sums.reshape(-1), columns)
+        return cuda_ternary.product(quantised, w, scale, bias, to, group).reshape(shape)
 
     def run(*xs: Any) -> Any:
         w, scale, bias = (None if i is None else xs[i] for i in (*product.inputs, None)[1:4])
@@ -202,7 +206,7 @@ def bias_free(product: Step) -> bool:
 
 
 def _adds(cut: ProductParts) -> bool:
-    """Whether all that follows a product is the sum with one more input, in f32 and of its shape."""
+    """Return True if only the sum with one more input follows a product, in f32 and of its shape."""
     spec, after = cut.core.spec, cut.after
     if after is None or spec.dtype is not dt.f32 or after.inputs != (spec, spec) or after.outputs != (2,):
         return False
@@ -213,7 +217,9 @@ def _adds(cut: ProductParts) -> bool:
 
 
 def matmul(space: Space, of_floats: Fn) -> Fn:
-    """Products of integers, modulo 2**64: a GPU multiplies them as parts of 16 bits in f64, whose sums are exact."""
+    """Return a maker of integer products, modulo 2**64: limbs of 16 bits are multiplied in f64, whose sums are
+    exact.
+    """
 
     def maker(out: Spec, algorithm: Any) -> Fn:
         if out.dtype.is_float:
@@ -227,9 +233,9 @@ def matmul(space: Space, of_floats: Fn) -> Fn:
 def _integers(a: Value, b: Value, limbs: int) -> Value:
     step = 1 << 20  # columns: so many products of two parts are below 2**53
     total: Any = 0
-    for at in range(0, max(a.shape[-1], 1), step):
-        x = a[..., at : at + step]
-        y = b[..., at : at + step] if b.ndim == 1 else b[..., at : at + step, :]
+    for first in range(0, max(a.shape[-1], 1), step):
+        x = a[..., first : first + step]
+        y = b[..., first : first + step] if b.ndim == 1 else b[..., first : first + step, :]
         xs, ys = ([((v >> (16 * i)) & 0xFFFF).double() for i in range(limbs)] for v in (x, y))
         for i in range(limbs):
             for j in range(limbs - i):

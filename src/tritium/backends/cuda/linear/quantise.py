@@ -1,4 +1,4 @@
-"""Tokens to int8 in one Triton kernel: what `quantized.tokens` does to a row, after a root-mean-square norm if asked.
+"""Tokens to int8 in one Triton kernel: what `quantized.tokens` does to a row, after an optional root-mean-square norm.
 
 Knows nothing of weights or products. Every float step is one rounding: kernels are built without fused multiply-add.
 """
@@ -19,30 +19,33 @@ SMALLEST = tl.constexpr(1e-5)  # quantized.TINY
 
 
 @triton.jit
-def _row(x, weight, at, K, inverse, NORM: tl.constexpr):
-    """Part of a row as f32, normed."""
-    inside = at < K
-    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+def _row(x, weight, column, K, inverse, NORM: tl.constexpr):
+    """Load part of a row as f32, normed."""
+    inside = column < K
+    v = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
     if NORM > 0:
         v = v * inverse
     if NORM == 2:
-        v = v * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+        v = v * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     return v
 
 
 @triton.jit
 def _inverse(squares, K: tl.constexpr, EPS: tl.constexpr):
-    """1 / sqrt(mean + eps): f64 to the end, then f32."""
+    """Return 1 / sqrt(mean + eps): f64 to the end, then f32."""
     mean = squares * (tl.full((), 1.0, tl.float64) / K) + EPS
     return tl.rsqrt(mean).to(tl.float32)
 
 
 @triton.jit
-def _place(row, at, KP, TILED: tl.constexpr):
-    """Where columns of a row lie. TILED: eight rows side by side in pieces of 64 bytes, as `cuda.linear.fragments` reads them best."""
+def _place(row, column, KP, TILED: tl.constexpr):
+    """Return the offsets of columns of a row.
+
+    TILED: eight rows side by side in pieces of 64 bytes, as `cuda.linear.fragments` reads them best.
+    """
     if TILED:
-        return row // 8 * 8 * KP + at // 64 * 512 + row % 8 * 64 + at % 64
-    return row * KP + at
+        return row // 8 * 8 * KP + column // 64 * 512 + row % 8 * 64 + column % 64
+    return row * KP + column
 
 
 @triton.jit
@@ -51,9 +54,9 @@ def tokens(
     EPS: tl.constexpr, BLOCK: tl.constexpr, PASSES: tl.constexpr, NORM: tl.constexpr, TILED: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """q [M, KP], scale [M], total [M] of x [M, K]; columns from K to KP become 0. NORM: 0 none, 1 plain, 2 weighted.
+    """Compute q [M, KP], scale [M], total [M] of x [M, K]; columns from K to KP become 0.
 
-    One program takes a row, in PASSES pieces; when it is one piece, it is read once.
+    NORM: 0 none, 1 plain, 2 weighted. One CTA takes a row, in PASSES pieces; when it is one piece, it is read once.
     """
     row = tl.program_id(0).to(tl.int64)
     let_next_start(EARLY)
@@ -62,7 +65,7 @@ def tokens(
     wait(EARLY)
     x += row * K
     o = tl.arange(0, BLOCK)
-    if PASSES == 1:  # asked for together: neither waits for the other
+    if PASSES == 1:  # loaded together: neither waits for the other
         v = tl.load(x + o, mask=o < K, other=0.0).to(tl.float32)
         if NORM == 2:
             by = tl.load(weight + o, mask=o < K, other=0.0).to(tl.float32)
@@ -103,9 +106,10 @@ def tokens(
 
 @triton.jit
 def groups(x, q, scale, KP, K: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, EARLY: tl.constexpr):
-    """q [M, KP] of x [M, K], with a scale for each GROUP of columns, [M, KP / GROUP]; columns from K to KP become 0.
+    """Compute q [M, KP] of x [M, K], with a scale for each GROUP of columns, [M, KP / GROUP]; columns from K to KP
+    become 0.
 
-    One program takes BLOCK columns of a row, by the steps of `tokens` for each group.
+    One CTA takes BLOCK columns of a row, by the steps of `tokens` for each group.
     """
     row = tl.program_id(0).to(tl.int64)
     begin(EARLY)
@@ -117,9 +121,9 @@ def groups(x, q, scale, KP, K: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.cons
     largest = tl.maximum(tl.where(whole, bits, 0).to(tl.float32, bitcast=True), SMALLEST)
     n = nearest(tl.where(whole[:, None], v, 0.0) * tl.div_rn(127.0, largest)[:, None])
     tl.store(q + row * KP + o, tl.reshape(n, (BLOCK,)).to(tl.int8), mask=o < KP)
-    at = tl.program_id(1) * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
+    group = tl.program_id(1) * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
     of_group = tl.where(whole, tl.div_rn(largest, 127.0), float("nan"))
-    tl.store(scale + row * (KP // GROUP) + at, of_group, mask=at < KP // GROUP)
+    tl.store(scale + row * (KP // GROUP) + group, of_group, mask=group < KP // GROUP)
 
 
 @triton.jit
@@ -127,15 +131,15 @@ def sums(
     q, total, K, KP, padded,
     BLOCK: tl.constexpr, PASSES: tl.constexpr, COPY: tl.constexpr, TILED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """total [M] of q [M, K]; COPY: also padded [M, KP] with zeros behind column K, TILED as by `tokens`."""
+    """Compute total [M] of q [M, K]; COPY: also padded [M, KP] with zeros behind column K, TILED as by `tokens`."""
     row = tl.program_id(0).to(tl.int64)
     begin(EARLY)
     o = tl.arange(0, BLOCK)
     added = tl.full((), 0, tl.int32)
     for i in tl.static_range(PASSES):
-        at = i * BLOCK + o
-        v = tl.load(q + row * K + at, mask=at < K, other=0)
+        column = i * BLOCK + o
+        v = tl.load(q + row * K + column, mask=column < K, other=0)
         added += tl.sum(v.to(tl.int32), 0)
         if COPY:
-            tl.store(padded + _place(row, at, KP, TILED), v, mask=at < KP)
+            tl.store(padded + _place(row, column, KP, TILED), v, mask=column < KP)
     tl.store(total + row, added)

@@ -1,9 +1,10 @@
-"""Calls that launch the same kernels again, natively: with all parameters laid out, the host spends little on them.
+"""Calls that launch the same kernels again, natively: with all parameters packed, the host spends little on them.
 
-Knows nothing of which kernels there are. A call is run once with its launches recorded; a plan launches the compiled kernels with the
-same arguments, but for its input and its result: by `cuda.launcher`, or where that is not to be had by what Triton compiled, with the
-results of its binder kept. Memory between its kernels is shared by all plans of a thread and stream, whose launches follow each
-other. Nothing is replayed while a graph is captured: what a graph reads must be its own.
+Knows nothing of which kernels there are. A call is run once with its launches recorded; a plan launches the compiled
+kernels with the same arguments, but for its input and its result: by `cuda.launcher`, or where that is not available by
+what Triton compiled, with the results of its binder cached. Memory between its kernels is shared by all plans of a
+thread and stream, whose launches run in order. Nothing is replayed while a graph is captured: a graph must own what it
+reads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tritium.backends.cuda.gpu import capturing, made_apart
+from tritium.backends.cuda.gpu import capturing, make_apart
 from tritium.backends.cuda.launcher import Launch, prepared
 
 ALIGNED = 16  # bytes; kernels are compiled for memory that begins at a multiple
@@ -28,7 +29,7 @@ _state = threading.local()
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **others: Any) -> None:
-    """Launch a kernel of Triton's; others are its constants and options."""
+    """Launch a Triton kernel; others are its constants and options."""
     compiled = kernel[grid](*args, **others)
     recorded: list[Launch] | None = getattr(_state, "launches", None)
     if recorded is not None:
@@ -37,15 +38,18 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **others: Any) -> Non
 
 
 def scratch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return memory for what one kernel hands to the next; in a recorded call it is that of the thread and stream, made apart:
-    torch may be about to record a graph, whose memory it takes back."""
+    """Return memory for what one kernel passes to the next.
+
+    In a recorded call it is that of the thread and stream, made apart: torch may be about to capture a graph, whose
+    memory it takes back.
+    """
     if getattr(_state, "launches", None) is None:
         return torch.empty(shape, dtype=dtype, device=device)
     pool: dict[Any, torch.Tensor] = _state.__dict__.setdefault("pool", {})
-    key, size = (_state.stream, _state.taken, dtype, device), math.prod(shape)
-    _state.taken += 1
+    key, size = (_state.stream, _state.count, dtype, device), math.prod(shape)
+    _state.count += 1
     if key not in pool or pool[key].numel() < size:
-        pool[key] = made_apart(lambda: torch.empty(size, dtype=dtype, device=device), device)
+        pool[key] = make_apart(lambda: torch.empty(size, dtype=dtype, device=device), device)
         if device.type == "cuda":
             pool[key].record_stream(torch.cuda.current_stream(device))
     return pool[key][:size].view(shape)
@@ -54,7 +58,7 @@ def scratch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
 @contextmanager
 def _recording(stream: int) -> Iterator[list[Launch]]:
     launches: list[Launch] = []
-    _state.launches, _state.taken, _state.stream = launches, 0, stream
+    _state.launches, _state.count, _state.stream = launches, 0, stream
     try:
         yield launches
     finally:
@@ -73,9 +77,7 @@ class Plan:
         with _recording(stream_of(x.device)) as launches:
             out = call(x)
         source, target = x.data_ptr(), out.data_ptr()
-        self.first: torch.Tensor | None = (
-            out  # whoever made the plan takes it: what is kept must not be memory of a graph
-        )
+        self.first: torch.Tensor | None = out  # the caller takes it: memory of a graph must not be cached
         self.shape, self.dtype, self.device = out.shape, out.dtype, out.device
         used = [getattr(a, "base", a) for one in launches for a in one.arguments]
         addresses = {a.data_ptr(): a for a in used if isinstance(a, torch.Tensor)}
@@ -95,7 +97,7 @@ class Plan:
 
 
 class _Relaunch:
-    """Launches through Triton, with what its binder found kept."""
+    """Launches through Triton, with the results of its binder cached."""
 
     def __init__(self, launches: list[Launch], source: int, target: int) -> None:
         self._steps: list[tuple[Any, list[Any], list[int], list[int], list[Any]]] = []
@@ -136,7 +138,7 @@ class Plans:
         ] = {}  # of those that need no Triton, as `launcher.quick` takes them
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the call's result: by a plan where there is one, which the second call of a shape makes."""
+        """Return the call's result: by a plan where there is one; the second call of a shape makes it."""
         if x.numel() > MOST_TOKENS * x.shape[-1] or not self._can_replay(x):
             return self._call(x)
         stream = stream_of(x.device)
@@ -148,7 +150,7 @@ class Plans:
             oldest = next(iter(self._plans))
             self._plans.pop(oldest)
             self.native.pop(oldest, None)
-        self._call(x)  # first: what is kept with the weights is made there
+        self._call(x)  # first: this caches the layouts of the weights
         plan = self._plans[key] = Plan(self._call, x)
         first, plan.first = plan.first, None
         assert first is not None

@@ -1,4 +1,6 @@
-"""How the tiles of a product are cut and dealt to the programs of a launch. Knows nothing of torch, of triton or of choices."""
+"""The distribution of the tiles of a product over the CTAs of a launch. Knows nothing of torch, of triton or of tile
+configs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ PIECES = 4, 2  # that the tokens of a tile are cut into
 UNEVEN = 48, 80, 96, 144, 160, 192  # tokens of tiles of two tensors that are worth trying
 FEWEST = 32  # tokens of a piece: of fewer, weights are fetched and decoded for longer than they are multiplied
 TENSORS = 2  # of a tile, at most
-ALONG = 3  # the number by which programs stay, one on each multiprocessor, and share the tiles of the last round
+ALONG = 3  # the number for persistent CTAs, one on each multiprocessor, and share the tiles of the last round
 MOST_PARTS = 8  # of such a tile: sums of more are added for longer than columns are saved
 
 
@@ -24,8 +26,11 @@ def is_possible(tokens: int) -> bool:
 
 
 class Spread(NamedTuple):
-    """How tiles are dealt: programs; split, how many share the columns of each tile; of the tiles behind the first `whole`, those of
-    the last round, either `pieces` that their tokens are cut into or `parts` that share their columns."""
+    """A distribution of tiles: programs, the CTAs; split, how many share the columns of each tile.
+
+    Tiles behind the first `whole`, those of the last round, have either `pieces` of their tokens or `parts` that share
+    their columns.
+    """
 
     programs: int
     split: int
@@ -35,12 +40,12 @@ class Spread(NamedTuple):
 
 
 def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) -> Spread:
-    """Return how tiles of so many tokens and steps are dealt.
+    """Return how tiles of so many tokens and steps are distributed.
 
-    number: 0 a program for each tile, below 0 so many for each, above 0 so many on each multiprocessor: these take tiles in turns,
-    and where those of the last round are so few that every piece of them has a program of its own, each takes one piece. Tiles
-    of two tensors have no pieces. ALONG: one on each multiprocessor, and as many as there are for each tile of the last round
-    share its columns.
+    number: 0 a CTA for each tile, below 0 so many for each, above 0 so many on each multiprocessor: these take tiles in
+    turns, and where those of the last round are so few that every piece of them has a CTA of its own, each takes one
+    piece. Tiles of two tensors have no pieces. ALONG: one on each multiprocessor, and as many as there are for each
+    tile of the last round share its columns.
     """
     if number <= 0:
         split = max(min(-number, steps), 1)

@@ -1,7 +1,9 @@
-"""Linear layers of ternary or int8 weights on a GPU: quantise tokens, multiply exactly, scale. Runs the kernels of `cuda_*`.
+"""Linear layers of ternary or int8 weights on a GPU: quantise tokens, multiply exactly, scale. Runs the kernels of
+`cuda.linear`.
 
-Knows nothing of the table, of tensors of ours or of graphs. Everything is captured by CUDA graphs: once kernels are there nothing
-waits for the device, and only results and sums of parts are allocated. On CPU tensors Triton's interpreter runs the plain kernels.
+Knows nothing of the op table, Tritium's tensors or graphs. Everything can be captured by CUDA graphs: once kernels are
+compiled nothing waits for the device, and only results and partial sums are allocated. On CPU tensors Triton's
+interpreter runs the plain kernels.
 """
 
 from __future__ import annotations
@@ -23,23 +25,27 @@ from tritium.backends.reference.quantized import COLUMNS
 from tritium.errors import ArgumentError
 from tritium.machine.tuned import remembered
 
-ONE_PASS = 32768  # columns of a row that one program holds in registers
-COPIED = 32768  # columns of one token that programs bring to shared memory; those of more are read where they are
+ONE_PASS = 32768  # columns of a row that one CTA holds in registers
+COPIED = 32768  # columns of one token that CTAs copy to shared memory; longer ones are read from global memory
 LINED = 64, 128  # columns of a group for which there are kernels that read 2 bits
-GROUP_COLUMNS = 4096  # that one program quantises by groups
-GEMV_TOKENS = 8  # up to which each has programs of its own, which hold all weights of their rows
+GROUP_COLUMNS = 4096  # that one CTA quantises by groups
+GEMV_TOKENS = 8  # up to which each has CTAs of its own, which hold all weights of their rows
 GEMV_LEVELS = 2  # doublings of 1,024 columns whose terms a thread holds
-GEMV_WORDS = 4096  # of weights that a program holds
-ALONE = 3  # programs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
+GEMV_WORDS = 4096  # of weights that a CTA holds
+ALONE = (
+    3  # CTAs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
+)
 
 
 # ---- launches
 
 
 def _options(g: Gpu, warps: int, *, early: bool = False, **others: Any) -> dict[str, Any]:
-    """One rounding for each float operation. early: it may start before the kernel in front of it is done, where the GPU can
-    hold it back. Only kernels do whose every thread waits before it reads what that one wrote; weights they read at once, so
-    those must have been there before."""
+    """Return launch options: one rounding for each float operation.
+
+    early: it may start before the kernel in front of it is done, where the GPU supports it. Only kernels do whose every
+    thread waits before it reads what that one wrote; they read weights at once, so those must have been there before.
+    """
     pdl = {"launch_pdl": True} if early and g.early else {}
     return {"num_warps": warps, "enable_fp_fusion": False} | pdl | others
 
@@ -48,10 +54,10 @@ def _options(g: Gpu, warps: int, *, early: bool = False, **others: Any) -> dict[
 
 
 class Tokens(NamedTuple):
-    """Quantised tokens: q int8 [m, wide], scale f32 [m], total int32 [m] (the sums of q), and the k columns that count. Those of
-    `quantise_lines` have a scale for each group of columns, [m, wide / group], and no sums.
+    """Quantised tokens: q int8 [m, wide], scale f32 [m], total int32 [m] (the sums of q), and the k columns that count.
 
-    tiled: q has whole eights of rows, side by side in pieces of 64 bytes, as `cuda.linear.fragments` reads them best.
+    Those of `quantise_lines` have a scale for each group of columns, [m, wide / group], and no sums. tiled: q has whole
+    eights of rows, side by side in pieces of 64 bytes, as `cuda.linear.fragments` reads them best.
     """
 
     q: Value
@@ -65,7 +71,7 @@ class Tokens(NamedTuple):
         return self.total.shape[0]
 
     def straight(self) -> Tokens:
-        """Row by row, for the other kernels."""
+        """Return the tokens row by row, for the other kernels."""
         if not self.tiled:
             return self
         pieces = self.q.view(self.q.shape[0] // 8, -1, 8, 64).transpose(1, 2)
@@ -80,7 +86,9 @@ class Norm(NamedTuple):
 
 
 def _norm(norm: Norm | None, x: Value) -> tuple[int, Value, float]:
-    """What a kernel is told: the kind of the norm, its weight (of none, the tokens: nobody reads them), eps."""
+    """Return the kind of the norm, its weight and eps as kernels take them; without a weight x stands for it,
+    unread.
+    """
     if norm is None:
         return 0, x, 0.0
     return (1, x, norm.eps) if norm.weight is None else (2, norm.weight.contiguous(), norm.eps)
@@ -91,13 +99,13 @@ def _readable(x: Value) -> Value:
 
 
 def _cut(columns: int) -> tuple[int, int, int]:
-    """(block, passes, warps) of a row."""
+    """Return (block, passes, warps) of a row."""
     block = min(max(1 << (columns - 1).bit_length(), 128), ONE_PASS)
     return block, -(-columns // block), min(max(block // 1024, 1), 16)
 
 
 def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
-    """x [m, k] of floats as int8, by the steps of `quantized.tokens`; tiled as `Tokens` says."""
+    """Return x [m, k] of floats as int8, by the steps of `quantized.tokens`; tiled as `Tokens` says."""
     from tritium.backends.cuda.linear import quantise as cuda_quantise
 
     m, k = x.shape
@@ -118,8 +126,10 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
 
 
 def quantise_groups(x: Value, group: int) -> Tokens:
-    """x [m, k] of floats as int8 with a scale for each group of columns: rows of q and scale are groups, the last of each token
-    filled up with zeros; k is that of a token."""
+    """Return x [m, k] of floats as int8 with a scale for each group of columns.
+
+    Rows of q and scale are groups, the last of each token padded with zeros; k is that of a token.
+    """
     m, k = x.shape
     group = min(group, k)
     groups = -(-k // group)
@@ -129,7 +139,7 @@ def quantise_groups(x: Value, group: int) -> Tokens:
 
 
 def quantise_lines(x: Value, group: int) -> Tokens:
-    """x [m, k] of floats as int8 with a scale for each group of columns, for `cuda.linear.grouped`."""
+    """Return x [m, k] of floats as int8 with a scale for each group of columns, for `cuda.linear.grouped`."""
     from tritium.backends.cuda.linear import quantise as cuda_quantise
 
     m, k = x.shape
@@ -151,7 +161,7 @@ def _rows(m: int, tiled: bool) -> int:
 
 
 def integers(q: Value, tiled: bool = False) -> Tokens:
-    """int8 [m, k] as tokens without scales: padded where a row is no whole number of blocks, and summed."""
+    """Return int8 [m, k] as tokens without scales: padded where a row is no whole number of blocks, and summed."""
     from tritium.backends.cuda.linear import quantise as cuda_quantise
 
     m, k = q.shape
@@ -174,7 +184,7 @@ def integers(q: Value, tiled: bool = False) -> Tokens:
 
 
 class _Job(NamedTuple):
-    """All that a kernel needs; scale and bias are placeholders where there are none."""
+    """The arguments of a kernel; scale and bias are placeholders where there are none."""
 
     tokens: Tokens
     w: Weights
@@ -193,7 +203,7 @@ class _Job(NamedTuple):
         return self.tokens.total, self.tokens.scale, self.scale, self.bias, self.out
 
     def shared(self, split: int, sums: int, counts: int) -> tuple[Value, Value]:
-        """Where so many programs leave the sums of each tile, all of them and of any values, and count each other, from zero."""
+        """Return memory for the partial sums of `split` CTAs a tile, uninitialised, and counters, which are zero."""
         if split == 1:
             return self.out, self.out
         device = self.out.device
@@ -201,7 +211,7 @@ class _Job(NamedTuple):
 
 
 def choose(n: int, k: int, m: int, capability: tuple[int, int] | None = None, *, codes: bool = True) -> Choice:
-    """The kernel that multiplies m tokens of k columns with n rows, and how it is cut: print it."""
+    """Return the kernel that multiplies m tokens of k columns with n rows, with its tile config."""
     g = Gpu(capability, 132, has_gluon()) if capability else gpu(torch.device("cuda", torch.cuda.current_device()))
     return _choose(g, Case(n, k, m, codes))
 
@@ -211,9 +221,9 @@ def _choose(g: Gpu, case: Case) -> Choice:
     return tuned.choose(case, g.capability if g.has_gluon else (0, 0), g.processors)
 
 
-def use(found: dict[Case, Choice]) -> None:
-    """As `cuda.linear.choice.use`."""
-    tuned.use(found)
+def use(choices: dict[Case, Choice]) -> None:
+    """Prefer these choices, as `cuda.linear.choice.use`."""
+    tuned.use(choices)
     _choose.cache_clear()
 
 
@@ -234,7 +244,7 @@ def _gemv(job: _Job, c: Choice, g: Gpu) -> None:
 
 
 def _reach(weights: Value, c: Choice) -> int:
-    """Words of a row of weights, and those behind them that a program also takes."""
+    """Return the words of a row of weights, with those behind them that a CTA also takes."""
     step = c.get("lanes") * 4 * c.get("across")
     return -(-weights.shape[1] // step) * step
 
@@ -322,7 +332,7 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
 
 
 def _enter() -> None:
-    """Have CUDA know this thread: one that has launched nothing yet could make no descriptor."""
+    """Register this thread with CUDA: one that has launched nothing yet could make no descriptor."""
     if not getattr(_thread, "known", False) and not torch.cuda.is_current_stream_capturing():
         torch.cuda.current_stream().query()
         _thread.known = True
@@ -332,13 +342,15 @@ _thread = threading.local()
 
 
 def _stages(c: Choice, nbytes: int) -> int:
-    """As many stages of so many bytes as fit beside results that leave through registers; as chosen where two programs must fit."""
+    """Return the stages of so many bytes that fit beside results in registers; as chosen where two CTAs must fit."""
     most = tuned.SHARED // nbytes
     return min(c.get("stages") if tuned.is_beside(c) else tuned.MOST_STAGES, most)
 
 
 def _is_boxed(job: _Job) -> bool:
-    """Whether results can go out by the copy engine: of two bytes each, rows of whole 16 bytes, and nothing added for each of them."""
+    """Return True if results can be stored by the copy engine: two bytes each, rows of whole 16 bytes, no bias for
+    each.
+    """
     return job.out.element_size() == 2 and job.biases < 2 and job.out.shape[1] % 8 == 0 and job.out.data_ptr() % 16 == 0
 
 
@@ -360,7 +372,7 @@ def _multiply(job: _Job, picked: Choice | None) -> Value:
 
 
 def integer_product(q: Value | Tokens, w: Weights, *, choice: Choice | None = None) -> Value:
-    """q [m, k] of int8 times w.T as int32 [m, n], exactly."""
+    """Return q [m, k] of int8 times w.T as int32 [m, n], exactly."""
     k = q.k if isinstance(q, Tokens) else q.shape[1]
     _same(k, w)
     t = (
@@ -376,10 +388,12 @@ def product(
     t: Tokens, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype = torch.float32, group: int = 0,
     *, by_group: bool = False, choice: Choice | None = None,
 ) -> Value:  # fmt: skip
-    """Quantised tokens times w.T, scaled: float(sums) * (token scale * scale) + bias, one rounding each, as [m, n].
+    """Return quantised tokens times w.T, scaled: float(sums) * (token scale * scale) + bias, one rounding each, as [m,
+    n].
 
-    scale: one number, one for each row [n], or, with group, one for each so many columns of each row [n, groups]. bias: one for
-    each row [n], or whatever is to be added to the results [m, n]. by_group: tokens are those of `quantise_groups`.
+    scale: one number, one for each row [n], or, with group, one for each so many columns of each row [n, groups]. bias:
+    one for each row [n], or whatever is to be added to the results [m, n]. by_group: tokens are those of
+    `quantise_groups`.
     """
     _same(t.k, w)
     lined = group in LINED and w.ternary and t.k > 0 and by_group == (t.scale.ndim == 2)
@@ -396,12 +410,12 @@ def product(
 
 
 def _biases(bias: Value | None) -> int:
-    """What a kernel is told: 0 none, 1 one for each row, 2 for each result."""
+    """Return the kind of bias as kernels take it: 0 none, 1 one for each row, 2 for each result."""
     return 0 if bias is None else bias.ndim
 
 
 def _bias(bias: Value | None, out: Value) -> Value:
-    """What a kernel is given: the result stands for a bias that there is not."""
+    """Return the bias as kernels take it; without one the result stands for it, unread."""
     return out if bias is None else bias.contiguous()
 
 
@@ -425,8 +439,10 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
 
 
 class Lines(NamedTuple):
-    """How the products of `cuda.linear.grouped` are cut: rows and tokens of a program, warps, stages, programs for each tile; 0 tokens:
-    each token has programs of its own, which multiply by dp4a."""
+    """The tile config of `cuda.linear.grouped`: rows and tokens of a CTA, warps, stages, CTAs for each tile.
+
+    0 tokens: each token has CTAs of its own, which multiply by dp4a.
+    """
 
     rows: int
     tokens: int
@@ -436,8 +452,10 @@ class Lines(NamedTuple):
 
 
 def lines_for(n: int, k: int, m: int, processors: int) -> Lines:
-    """Return how a product with groups is cut: by what was fastest at 1, 16, 64, 256 and 2,048 tokens on an H200; where one kernel
-    takes over from the other, between 1 and 16, was not measured."""
+    """Return the tile config of a product with groups: the fastest at 1, 16, 64, 256 and 2,048 tokens on an H200.
+
+    Where one kernel takes over from the other, between 1 and 16, was not measured.
+    """
     blocks = -(-tuned.wide(k) // COLUMNS)
     if m <= GEMV_TOKENS:
         words = COLUMNS // 16 << (blocks - 1).bit_length()
@@ -452,7 +470,7 @@ def lines_for(n: int, k: int, m: int, processors: int) -> Lines:
 
 
 def _lined(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, by_group: bool) -> Value:
-    """The product with groups by `cuda.linear.grouped`; by_group: of tokens of `quantise_lines`."""
+    """Return the product with groups by `cuda.linear.grouped`; by_group: of tokens of `quantise_lines`."""
     from tritium.backends.cuda.linear import grouped as cuda_grouped
 
     g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
@@ -490,7 +508,8 @@ def linear(
     x: Value, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype | None = None, group: int = 0,
     norm: Norm | None = None, *, by_group: bool = False, choice: Choice | None = None,
 ) -> Value:  # fmt: skip
-    """x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with bias.
+    """Return x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with
+    bias.
 
     by_group: activations have a scale for each group of columns; there is no norm then.
     """
@@ -511,7 +530,9 @@ def linear(
 
 
 def alone_on(x: Value, w: Weights, picked: Choice | None = None) -> Choice | None:
-    """How the kernel is cut that takes x [m, k] as floats, and norms and quantises it by itself; None: others must before."""
+    """Return the choice of the kernel that norms and quantises x [m, k] of floats by itself, or None where there is
+    none.
+    """
     g, case = gpu(x.device), Case(w.shape[0], w.shape[1], x.shape[0], w.ternary, floats=True)
     if case.m != 1 or not case.n or g.capability != HOPPER or not g.has_gluon:
         return None
@@ -522,12 +543,12 @@ def alone_on(x: Value, w: Weights, picked: Choice | None = None) -> Choice | Non
 
 
 def quantise_for(w: Weights, x: Value, norm: Norm | None = None, picked: Choice | None = None) -> Tokens:
-    """As `quantise`, in the order that the kernel reads best which will multiply them with w."""
+    """Return x quantised in the order that the kernel reads best that will multiply it with w."""
     return quantise(x, norm, _tiled(gpu(x.device), Case(w.shape[0], w.shape[1], x.shape[0], w.ternary), picked))
 
 
 def _tiled(g: Gpu, case: Case, picked: Choice | None) -> bool:
-    """Whether the kernel that will multiply reads tiled tokens."""
+    """Return True if the kernel that will multiply reads tiled tokens."""
     return bool(case.m and case.n) and (picked or _choose(g, case)).kernel == "fragments"
 
 
@@ -535,7 +556,9 @@ def fused(
     x: Value, w: Weights, scale: Value, bias: Value | None, to: torch.dtype, norm: Norm | None, gated: Value | None = None,
     *, choice: Choice,
 ) -> Value:  # fmt: skip
-    """One token [1, k] of floats in one launch, or relu2 of it times `gated`: every program norms and quantises it for itself."""
+    """Multiply one token [1, k] of floats in one launch, or relu2 of it times `gated`: every CTA norms and quantises
+    it itself.
+    """
     from tritium.backends.cuda.linear import gemv as cuda_gemv
 
     x, c, g = _readable(x), choice, gpu(x.device)

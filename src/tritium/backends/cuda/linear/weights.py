@@ -1,6 +1,6 @@
-"""Ternary or int8 weights on a GPU in the arrangements that its kernels read, made there from how they are stored.
+"""Ternary or int8 weights on a GPU in the layouts that its kernels read, made there from how they are stored.
 
-Knows nothing of tokens, products or choices.
+Knows nothing of tokens, products or tile configs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tritium.backends.cuda.gpu import capturing, made_apart
+from tritium.backends.cuda.gpu import capturing, make_apart
 from tritium.backends.cuda.linear.choice import wide
 
 Value: TypeAlias = torch.Tensor
@@ -18,18 +18,18 @@ CHUNK = 1 << 26  # codes that are unpacked at a time
 
 
 class Weights:
-    """Weights [n, k] as kernels read them: every arrangement is made on the device when it is first needed, and kept."""
+    """Weights [n, k] as kernels read them: every layout is made on the device when it is first needed, and cached."""
 
     def __init__(self, data: Value, shape: tuple[int, int], packed: bool, ternary: bool) -> None:
         self.data, self.shape, self.packed, self.ternary = data, shape, packed, ternary
-        self._made: dict[str, Value] = {}
+        self._arrangements: dict[str, Value] = {}
 
     @property
     def wide(self) -> int:
         return wide(self.shape[1])
 
     def _codes(self, low: int, high: int) -> Value:
-        """w + 1 of some rows as uint8, columns filled up with codes that meet zeros."""
+        """Return w + 1 of some rows as uint8, columns padded with codes that are multiplied with zeros."""
         part = self.data[low:high]
         if self.packed:
             codes = torch.stack([(part >> (2 * i)) & 3 for i in range(4)], -1).reshape(high - low, -1)
@@ -39,7 +39,7 @@ class Weights:
         return torch.nn.functional.pad(codes, (0, self.wide - codes.shape[1]))
 
     def _each(self, out: Value, rows: int, make: Any) -> Value:
-        """out filled a few rows at a time."""
+        """Fill out a few rows at a time."""
         step = max(CHUNK // self.wide // rows, 1) * rows
         for low in range(0, self.shape[0], step):
             part = make(self._codes(low, min(low + step, self.shape[0])))
@@ -47,22 +47,25 @@ class Weights:
         return out
 
     def _arranged(self, name: str, make: Callable[[], Value]) -> Value:
-        """Made once and kept. In a capture it is not: what is made there has its values only where the graph has run."""
-        found = self._made.get(name)
-        if found is None and capturing():
+        """Return a layout, made once and cached.
+
+        Not cached in a capture: memory made there has its values only after the graph has run.
+        """
+        arranged = self._arrangements.get(name)
+        if arranged is None and capturing():
             return make()
         if (
-            found is None
+            arranged is None
         ):  # apart also since kernels read weights before the one in front of them has ended, which must not be their maker
-            found = self._made[name] = made_apart(make, self.data.device)
-        return found
+            arranged = self._arrangements[name] = make_apart(make, self.data.device)
+        return arranged
 
     def keeps(self, name: str) -> bool:
-        """Whether an arrangement is there already, and no kernel that may still run has made it or written what is given."""
-        return self._made.get(name, self.data) is not self.data
+        """Return True if a layout is cached, so that no kernel that may still run writes it."""
+        return self._arrangements.get(name, self.data) is not self.data
 
     def planes(self) -> Value:
-        """uint8 [n, wide / 4]: four codes a byte, columns a quarter of a row apart."""
+        """Return uint8 [n, wide / 4]: four codes a byte, columns a quarter of a row apart."""
         return self._arranged("planes", self._planes)
 
     def _planes(self) -> Value:
@@ -70,7 +73,9 @@ class Weights:
         return self._each(out, 1, lambda c: _joined(c.view(c.shape[0], 4, -1), 1))
 
     def lines(self) -> Value:
-        """uint8 [n, wide / 4]: 128 columns in 32 bytes, the codes of a byte 32 columns apart; see `cuda.linear.grouped`."""
+        """Return uint8 [n, wide / 4]: 128 columns in 32 bytes, codes of a byte 32 columns apart; see
+        `cuda.linear.grouped`.
+        """
         return self._arranged("lines", self._lines)
 
     def _lines(self) -> Value:
@@ -78,7 +83,7 @@ class Weights:
         return self._each(out, 1, lambda c: _joined(c.view(c.shape[0], -1, 4, 32), 2).reshape(c.shape[0], -1))
 
     def fragments(self) -> Value:
-        """int32 [n / 16, wide / 128, 32, 4]; see `cuda.linear.fragments`."""
+        """Return int32 [n / 16, wide / 128, 32, 4]; see `cuda.linear.fragments`."""
         return self._arranged("fragments", self._fragments)
 
     def _fragments(self) -> Value:
@@ -86,7 +91,7 @@ class Weights:
         return self._each(out, 16, _in_fragments).view(torch.int32).view(*out.shape[:2], 32, 4)
 
     def straight(self) -> Value:
-        """int8 [n, wide]."""
+        """Return int8 [n, wide]."""
         return self._arranged("straight", self._straight)
 
     def _straight(self) -> Value:
@@ -101,18 +106,21 @@ class Weights:
         return out
 
     def held(self) -> dict[str, int]:
-        """The bytes of each arrangement made so far."""
-        return {name: x.numel() * x.element_size() for name, x in self._made.items()}
+        """Return the bytes of each layout made so far."""
+        return {name: x.numel() * x.element_size() for name, x in self._arrangements.items()}
 
 
 def _joined(codes: Value, axis: int) -> Value:
-    """Four codes along an axis as one byte."""
+    """Join four codes along an axis to one byte."""
     c0, c1, c2, c3 = codes.unbind(axis)
     return c0 | c1 << 2 | c2 << 4 | c3 << 6
 
 
 def _in_fragments(codes: Value) -> Value:
-    """Rows in the order of `cuda.linear.fragments`: [tile, row half, row, block, j half, quarter, j pair, k half, byte] of codes."""
+    """Return rows in the order of `cuda.linear.fragments`.
+
+    Axes of the codes: [tile, row half, row, block, j half, quarter, j pair, k half, byte].
+    """
     short = -codes.shape[0] % 16
     codes = torch.nn.functional.pad(codes, (0, 0, 0, short))
     parts = codes.view(codes.shape[0] // 16, 2, 8, codes.shape[1] // 128, 2, 4, 2, 2, 4)
@@ -121,16 +129,16 @@ def _in_fragments(codes: Value) -> Value:
 
 
 def ternary(data: Value, shape: tuple[int, int]) -> Weights:
-    """From the bytes of a tern2 tensor [n, k], four columns a byte, row by row."""
+    """Return the weights of a tern2 tensor [n, k] from its bytes, four columns a byte, row by row."""
     n, k = shape
     return Weights(data.reshape(n, -(-k // 4)), (n, k), packed=True, ternary=True)
 
 
 def ternary_of(w: Value) -> Weights:
-    """From int8 [n, k] of -1, 0 and 1."""
+    """Return the weights of int8 [n, k] of -1, 0 and 1."""
     return Weights(w, (w.shape[0], w.shape[1]), packed=False, ternary=True)
 
 
 def int8(w: Value) -> Weights:
-    """From int8 [n, k] of any values."""
+    """Return the weights of int8 [n, k] of any values."""
     return Weights(w, (w.shape[0], w.shape[1]), packed=False, ternary=False)

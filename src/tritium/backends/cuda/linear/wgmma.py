@@ -1,11 +1,12 @@
-"""Products of many tokens by Hopper's warpgroup tensor cores, in Gluon: one warp fetches tiles, two warpgroups multiply.
+"""Products of many tokens by Hopper's warpgroup tensor cores, in Gluon: one warp fetches tiles, two warpgroups
+multiply.
 
-Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda.linear.plain` and become the left operand in
-registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. Where SPLIT programs share the columns
-of each, all but the last to come leave their sums in `partial`, and the last adds them up and finishes. Tiles from `whole` on,
-which are fewer than programs, are shared so by `parts` programs each (PIECES 0), or cut into PIECES of their tokens, one for a
-program, which share no sums. Tensors have a power of two tokens: a tile of more has the rest in others, which are multiplied with
-the same weights. Tuples hold what there is of each.
+Knows nothing of torch or of tile configs. Ternary codes are in four planes as in `cuda.linear.plain` and become the
+left operand in registers; int8 weights are multiplied out of shared memory. CTAs take tiles in turns. Where SPLIT CTAs
+share the columns of each, all but the last to arrive leave their sums in `partial`, and the last adds them up and
+finishes. Tiles from `whole` on, which are fewer than CTAs, are shared so by `parts` CTAs each (PIECES 0), or cut into
+PIECES of their tokens, one for a CTA, which share no sums. Tensors have a power of two tokens: a tile of more has the
+rest in others, which are multiplied with the same weights. Tuples hold one element for each tensor.
 """
 
 from __future__ import annotations
@@ -53,14 +54,16 @@ AWAIT = gl.constexpr("""{
 
 @gluon.jit
 def _field(w, S: gl.constexpr):
-    """The codes of plane S of bytes, four at a time."""
+    """Return the codes of plane S of bytes, four at a time."""
     return gl.inline_asm_elementwise(FIELD[S], "=r,r", [w], dtype=gl.int8, is_pure=True, pack=4)
 
 
 @gluon.jit
 def _part(t, tiles, steps, parts):
-    """Job t of tiles that so many programs share: its tile, which part of the columns, the first step, how many. The first parts of
-    all come first, then the second ones."""
+    """Return the tile, the part of the columns, the first step and the number of steps of job t of shared tiles.
+
+    The first parts of all tiles come first, then the second ones.
+    """
     part = t // tiles
     first = part * steps // parts
     return t % tiles, part, first, (part + 1) * steps // parts - first
@@ -68,7 +71,7 @@ def _part(t, tiles, steps, parts):
 
 @gluon.jit
 def _job(t, whole, steps, SPLIT: gl.constexpr):
-    """Job t of the tiles that are whole, as `_part`."""
+    """Return job t of the tiles that are whole, as `_part`."""
     if SPLIT == 1:
         return t, 0, 0, steps
     return _part(t, whole, steps, SPLIT)
@@ -76,7 +79,7 @@ def _job(t, whole, steps, SPLIT: gl.constexpr):
 
 @gluon.jit
 def _piece(t, whole, PIECES: gl.constexpr):
-    """Job t, from `whole` on: its tile and which piece of the tokens."""
+    """Return the tile and the piece of the tokens of job t, from `whole` on."""
     return whole + (t - whole) // PIECES, (t - whole) % PIECES
 
 
@@ -87,7 +90,9 @@ def _jobs(whole, tiles, PIECES: gl.constexpr):
 
 @gluon.jit
 def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
-    """The first row and token of a tile: GROUP columns of tiles side by side, so that their weights stay in the cache."""
+    """Return the first row and token of a tile: GROUP columns of tiles are adjacent, so that their weights stay in
+    L2.
+    """
     across = gl.cdiv(N, BN)
     down = gl.cdiv(M, BM)
     first = tile // (GROUP * down) * GROUP
@@ -99,11 +104,11 @@ def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
 @gluon.jit
 def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, box, y_buf, M, N,
             CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """acc [rows, tokens] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers. BIAS: 0
-    none, 1 one for each row, 2 for each result.
+    """Store acc [rows, tokens] less the sums of tokens, scaled, as out [M, N]; an out of int32 takes the integers.
 
-    With a box, a descriptor of out, results go to y_buf in shared memory, from where they are copied while the next tile is
-    multiplied. Else they stay within their warp on their way out, so that no warp waits for another.
+    BIAS: 0 none, 1 one for each row, 2 for each result. With a box, a descriptor of out, results go to y_buf in shared
+    memory, from where they are copied while the next tile is multiplied. Else they stay within their warp, so that no
+    warp waits for another.
     """
     BN: gl.constexpr = acc.shape[0]
     BM: gl.constexpr = acc.shape[1]
@@ -133,10 +138,10 @@ def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, box, y_buf, M, 
     to: gl.constexpr = gl.BlockedLayout([8, 1], [2, 16], [4, 1], [0, 1])
     n = gl.expand_dims(off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, to)), 1)
     m = gl.expand_dims(off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, to)), 0)
-    at, inside = m.to(gl.int64) * N + n, (m < M) & (n < N)
+    cells, inside = m.to(gl.int64) * N + n, (m < M) & (n < N)
     if BIAS == 2 and out.dtype.element_ty != gl.int32:
-        y = gl.convert_layout(y, to) + gl.load(bias + at, mask=inside, other=0.0).to(gl.float32)
-    gl.store(out + at, gl.convert_layout(y.to(out.dtype.element_ty), to), mask=inside)
+        y = gl.convert_layout(y, to) + gl.load(bias + cells, mask=inside, other=0.0).to(gl.float32)
+    gl.store(out + cells, gl.convert_layout(y.to(out.dtype.element_ty), to), mask=inside)
 
 
 @gluon.jit
@@ -146,8 +151,10 @@ def _threads():
 
 @gluon.jit
 def _come(count):
-    """How many warpgroups came before this one to the end of their part of a tile: for its first thread, 0 for the others. It is asked
-    for some steps early, and nobody waits for the answer here."""
+    """Count this warpgroup at the end of its part of a tile; return how many came before, in its first thread.
+
+    The others get 0. It is issued some steps early, and nothing waits for the answer here.
+    """
     thread = _threads()
     return gl.inline_asm_elementwise(
         TAKE, "=&r,r,l", [thread, count + thread * 0], dtype=gl.int32, is_pure=False, pack=1
@@ -156,7 +163,7 @@ def _come(count):
 
 @gluon.jit
 def _await(count, least):
-    """Until a count is so large. Every thread looks for itself, and then sees what was written before it grew."""
+    """Wait until a count is so large. Every thread polls for itself, and then sees what was written before it grew."""
     thread = _threads()
     gl.inline_asm_elementwise(
         AWAIT, "=&r,l,r", [count + thread * 0, thread * 0 + least], dtype=gl.int32, is_pure=False, pack=1
@@ -166,7 +173,7 @@ def _await(count, least):
 
 @gluon.jit
 def _sums_at(acc, partial):
-    """Where the sums of a part lie: the first of each four of a thread, so that the lanes of a warp write to neighbours."""
+    """Return the addresses of the sums of a part: the first of each four of a thread, so that warps write coalesced."""
     L: gl.constexpr = acc.type.layout
     BM: gl.constexpr = acc.shape[1]
     r = gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, L))
@@ -180,36 +187,37 @@ def _sums_at(acc, partial):
 def _leave(accs, partial):
     """Store the sums of all tensors of a part, one after another."""
     for h in gl.static_range(len(accs)):
-        at = _sums_at(accs[h], partial)
+        cells = _sums_at(accs[h], partial)
         gl.inline_asm_elementwise(
-            LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [accs[h], at], dtype=gl.int32, is_pure=False, pack=4
+            LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [accs[h], cells], dtype=gl.int32, is_pure=False, pack=4
         )
         partial += accs[h].shape[0] * accs[h].shape[1]
 
 
 @gluon.jit
 def _plus(accs, partial):
-    """accs and what lies in memory. Sums are added as they come: not all that are read need a register at once."""
-    found = ()
+    """Return accs plus the sums in memory, added as they arrive: not all that are read need a register at once."""
+    result = ()
     for h in gl.static_range(len(accs)):
-        at = _sums_at(accs[h], partial)
-        found += (
+        cells = _sums_at(accs[h], partial)
+        result += (
             gl.inline_asm_elementwise(
-                ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [accs[h], at], dtype=gl.int32, is_pure=False, pack=4
+                ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [accs[h], cells], dtype=gl.int32, is_pure=False, pack=4
             ),
         )
         partial += accs[h].shape[0] * accs[h].shape[1]
-    return found
+    return result
 
 
 @gluon.jit
 def _join(accs, partial, count, before, part, parts, SIZE: gl.constexpr, SPLIT: gl.constexpr):
-    """Leave the SIZE sums of a part of a tile; or, where `before` tells that it is the last of so many parts to come, add up those
-    of all. Whether it is the last, and the sums. SPLIT: how many parts there are where that is known before, else 0.
+    """Leave the SIZE sums of a part of a tile; or, in the last of `parts` to arrive by `before`, add up those of all.
 
-    The last waits for others. They have come before, so they are running, and wait for nobody: what is shared is the last job of a
-    program. Every part has memory of its own, written once by a launch and read only after all have written, so nothing must
-    be zero before and nothing is cleared but the count.
+    Returns whether it is the last, and the sums. SPLIT: the number of parts where it is a constant, else 0.
+
+    The last waits for others. They have arrived before, so they are running, and wait for nobody: shared tiles are the
+    last job of a CTA. Every part has memory of its own, written once by a launch and read only after all have written,
+    so nothing must be zero before and only the count is cleared.
     """
     last = gl.sum(before, 0) % LEFT == parts - 1
     if last:
@@ -227,33 +235,36 @@ def _join(accs, partial, count, before, part, parts, SIZE: gl.constexpr, SPLIT: 
     else:
         _leave(accs, partial + part * SIZE)
         gl.thread_barrier()
-        gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all that stand before the barrier
+        gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all threads before the barrier
     return last, accs
 
 
 @gluon.jit
 def _times(accs, w, x_bufs, i, TOKENS: gl.constexpr):
-    """accs and the products of w with the TOKENS of stage i: on their way."""
-    found = ()
+    """Return accs plus the products of w with the TOKENS of stage i, which still run."""
+    result = ()
     for h in gl.static_range(len(accs)):
         right = x_bufs[h].index(i).slice(0, min(TOKENS, x_bufs[h].shape[1])).permute((1, 0))
-        found += (warpgroup_mma(w, right, accs[h], is_async=True),)
-    return found
+        result += (warpgroup_mma(w, right, accs[h], is_async=True),)
+    return result
 
 
 @gluon.jit
 def _wait(accs, running: gl.constexpr):
     """Wait until no more than so many products of all tokens run."""
-    found = warpgroup_mma_wait(num_outstanding=running * len(accs), deps=accs)
-    return (found,) if len(accs) == 1 else found
+    result = warpgroup_mma_wait(num_outstanding=running * len(accs), deps=accs)
+    return (result,) if len(accs) == 1 else result
 
 
 @gluon.jit
 def _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS: gl.constexpr, W: gl.constexpr, PARTS: gl.constexpr,
              STAGES: gl.constexpr, COUNT: gl.constexpr):  # fmt: skip
-    """COUNT steps of codes. A plane is decoded while the products of the one before run, and those of the last plane
-    of a step run while the next step starts: its stage is free after the first plane of that. Where sums, codes and four planes
-    would fill all registers, products of two planes at most run at once."""
+    """Multiply COUNT steps of codes.
+
+    A plane is decoded while the products of the one before run, and those of the last plane of a step run while the
+    next step starts: its stage is free after the first plane of that. Where sums, codes and four planes would fill all
+    registers, products of two planes at most run at once.
+    """
     FULL: gl.constexpr = w_bufs.shape[1] * TOKENS // 128 + 5 * w_bufs.shape[1] * w_bufs.shape[2] // 512 > 224
     left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accs[0].type.layout, k_width=4)
     for step in gl.static_range(COUNT):
@@ -275,17 +286,19 @@ def _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS: gl.constexpr, W: gl.
 
 @gluon.jit
 def _run_on(accs):
-    """Sums whose products may run while a loop goes round."""
-    found = ()
+    """Return sums whose products may run across iterations of a loop."""
+    result = ()
     for h in gl.static_range(len(accs)):
-        found += (warpgroup_mma_init(accs[h]),)
-    return found
+        result += (warpgroup_mma_init(accs[h]),)
+    return result
 
 
 @gluon.jit
 def _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS: gl.constexpr, W: gl.constexpr, PARTS: gl.constexpr,
               STAGES: gl.constexpr):  # fmt: skip
-    """n steps of int8 weights. The products of a step run while the next one starts: a stage is free a step later."""
+    """Multiply n steps of int8 weights. Products of a step run while the next one starts: a stage is free a step
+    later.
+    """
     accs = _run_on(accs)
     for i in range(n):
         s = it % STAGES
@@ -301,7 +314,7 @@ def _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS: gl.constexpr, W:
 
 @gluon.jit
 def _begin(total, token_scale, off_m, M, PART: gl.constexpr, TOKENS: gl.constexpr):
-    """Of tokens from off_m on, what is less and their scales, asked for early: they come while products run. No sums yet."""
+    """Load the sums and scales of tokens from off_m on early, while products run; return them and zero accumulators."""
     L: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, min(TOKENS, 128), 32]
     )
@@ -316,24 +329,27 @@ def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias
               partial, counts, M, N, place, off_n, off_m, part, parts, it, j, n,
               PART: gl.constexpr, TOKENS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
               SPLIT: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
-    """Job j of a program, n steps from `it` on, of rows from off_n and tokens from off_m on. The step behind them. SPLIT: 1 where
-    a tile is one job, else as `_join` takes it; place: where the sums of parts meet."""
+    """Run job j of a CTA, n steps from `it` on, of rows from off_n and tokens from off_m on; return the step behind
+    them.
+
+    SPLIT: 1 where a tile is one job, else as `_join` takes it; place: the index of the shared sums.
+    """
     HALF: gl.constexpr = (PARTS - 1) * W
     COUNT: gl.constexpr = len(x_bufs) if x_bufs[0].shape[1] < TOKENS else 1
     less = ()
     of_token = ()
     accs = ()
-    at = off_m
+    token = off_m
     for h in gl.static_range(COUNT):
-        one, two, acc = _begin(total, token_scale, at, M, PART, min(TOKENS, x_bufs[h].shape[1]))
+        one, two, acc = _begin(total, token_scale, token, M, PART, min(TOKENS, x_bufs[h].shape[1]))
         less += (one,)
         of_token += (two,)
         accs += (acc,)
-        at += x_bufs[h].shape[1]
+        token += x_bufs[h].shape[1]
     if TURNS:
         mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
     early = 0
-    if SPLIT != 1 and CODES:  # some steps are left to do while it is asked who comes last
+    if SPLIT != 1 and CODES:  # some steps are left to hide the latency of the count
         early = gl.maximum(n - 1, 0) // AT_ONCE
         for _ in range(early):
             accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, AT_ONCE)
@@ -377,10 +393,10 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
              BN: gl.constexpr, BM: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
              GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
-    """Warpgroup W: its part of the rows of every tile, or, in TURNS, every other tile.
+    """Multiply in warpgroup W: its part of the rows of every tile, or, in TURNS, every other tile.
 
-    A barrier tells only odd rounds from even ones. So a warpgroup may not look for the steps of its tile before the other has
-    had all of those before them: it waits for its turn.
+    A barrier distinguishes only odd phases from even ones. So a warpgroup may not wait for the steps of its tile before
+    the other has had all of those before them: it waits for its turn.
     """
     PART: gl.constexpr = BN // PARTS
     HALF: gl.constexpr = (PARTS - 1) * W
@@ -454,8 +470,10 @@ def _fetch_weights(w, w_bufs, bar, off_n, k, s, pred, PART: gl.constexpr, PARTS:
 @gluon.jit
 def _fetch(ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, TOKENS: gl.constexpr,
            BK: gl.constexpr, PART: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PLANES: gl.constexpr):  # fmt: skip
-    """n steps from step k of a row on: all rows of a tile, and TOKENS, as many as xs give at once. Of the first `early` of a
-    program weights are on their way. The step behind them."""
+    """Fetch n steps from step k of a row on: all rows of a tile, and TOKENS; return the step behind them.
+
+    Weights of the first `early` steps of a CTA were fetched before.
+    """
     for i in range(k, k + n):
         s = it % STAGES
         bar = ready.index(s)
@@ -463,11 +481,11 @@ def _fetch(ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early
         mbarrier.expect(bar, (PARTS * PART + PLANES * TOKENS) * BK, pred=it >= early)
         _fetch_weights(w, w_bufs, bar, off_n, i * BK, s, it >= early, PART, PARTS)
         for p in gl.static_range(PLANES):
-            at = off_m
+            token = off_m
             for h in gl.static_range(len(xs)):
                 to = x_bufs[h].index(s * PLANES + p).slice(0, xs[h].block_shape[0])
-                tma.async_copy_global_to_shared(xs[h], [at, p * KB + i * BK], bar, to)
-                at += xs[h].block_shape[0]
+                tma.async_copy_global_to_shared(xs[h], [token, p * KB + i * BK], bar, to)
+                token += xs[h].block_shape[0]
         it += 1
     return it
 
@@ -536,10 +554,12 @@ def wgmma(
     BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
-    x takes the largest power of two tokens of a tile, x_fewer those of a piece, or those that a tile has beyond x: such tiles
-    are not cut. Where there are neither it is None. box and box_fewer take as many tokens of the results, where these go out
-    through shared memory; else they are None."""
+    """Multiply tiles [BN, BM] of out.T in steps of BK bytes of a row of weights.
+
+    w and x are descriptors, KB the bytes of a row of w. x takes the largest power of two tokens of a tile, x_fewer
+    those of a piece, or those that a tile has beyond x: such tiles are not cut. Where there are neither it is None. box
+    and box_fewer take as many tokens of the results, where these are stored through shared memory; else they are None.
+    """
     PLANES: gl.constexpr = 4 if CODES else 1
     PARTS: gl.constexpr = 1 if TURNS else 2
     may_start()
@@ -563,7 +583,7 @@ def wgmma(
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = free
-    if TURNS:  # a barrier that nobody looks at would be written over by results on their way out
+    if TURNS:  # an unused barrier would be overwritten by results on their way out
         turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
         for i in gl.static_range(2):
             mbarrier.init(turn.index(i), count=1)
