@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, PackageError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 if not torch.distributed.is_available():
@@ -116,6 +117,13 @@ def test_a_model_is_divided_only_among_processes() -> None:
         shard(rank.prepared())
     with pytest.raises(ArgumentError, match="pieces are a number"):
         Training(rank.prepared(), rank.recipe(), pieces=0)
+
+
+def test_a_pytorch_without_fsdp2_is_told_with_the_version_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", ModuleType("torch.distributed.fsdp"))
+    with pytest.raises(PackageError, match=r"FSDP2 needs PyTorch 2\.6 or newer, this is \d"):
+        shard(rank.prepared())
 
 
 def test_checkpointed_blocks_have_the_same_gradients_and_compile_whole(one_thread: None) -> None:

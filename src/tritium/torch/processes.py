@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from tritium.errors import ArgumentError, QuantError
+from tritium.errors import ArgumentError, PackageError, QuantError
 from tritium.torch.formulas import TINY
 from tritium.torch.gathered import LatentWeight
 from tritium.torch.layer import BitLinear, bit_linears
@@ -115,15 +115,15 @@ def shard(
     `mesh` is a DeviceMesh of one axis; without it, all processes of torch.distributed. `blocks` are gathered as a whole, one after
     the other: by default what the model's lists of modules hold. `packed` gathers ternary codes, two bits a weight, for which lambda
     must be 1; False gathers floats. Other options are those of `torch.distributed.fsdp.fully_shard`: mp_policy,
-    reshard_after_forward, offload_policy.
+    reshard_after_forward, offload_policy. PyTorch 2.6 or newer is needed.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise ArgumentError(
             "shard: torch.distributed is not initialised; start the program with torchrun and call torch.distributed.init_process_group."
         )
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
+    fully_shard = _fully_shard()
     layers = bit_linears(model)
     if not layers:
         raise ArgumentError("shard: the model has no BitLinear; call prepare(model, recipe) first.")
@@ -141,6 +141,17 @@ def shard(
     if packed:
         model.register_forward_pre_hook(_set_means, prepend=True)  # before FSDP2's own, which gathers
     return model
+
+
+def _fully_shard() -> Any:
+    """Return FSDP2's function; raise where this PyTorch is older than it."""
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        raise PackageError(
+            f"shard: FSDP2 needs PyTorch 2.6 or newer, this is {torch.__version__}; pip install -U torch."
+        ) from None
+    return fully_shard
 
 
 def _lists(model: nn.Module) -> list[nn.Module]:
