@@ -30,8 +30,8 @@ def test_a_page_has_the_curves_and_a_row_for_each_layer(tmp_path: Path) -> None:
         "loss",
         "learning rate",
         "lambda",
-        "weights that are zero",
-        "norm of the gradient",
+        "zero weights",
+        "gradient norm",
         "a.q_proj",
         "steps",
     ):

@@ -16,6 +16,12 @@ const DECIMAL = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 const BINARY = [[2 ** 30, "Gi"], [2 ** 20, "Mi"], [2 ** 10, "Ki"]];
 const rate = (v, unit) => scaled(v, DECIMAL, unit);
 const bytes = (v) => scaled(v, BINARY, "B");
+const lasting = (s) => {
+  if (s < 120) return `${Math.round(s)} s`;
+  const min = Math.floor(s / 60), h = Math.floor(min / 60);
+  if (min < 120) return `${min} min`;
+  return h < 48 ? `${h} h ${min % 60} min` : `${Math.floor(h / 24)} d ${h % 24} h`;
+};
 const line = (parent, values, label) => {
   const known = values.filter((v) => v !== null);
   if (known.length < 2) return;
@@ -41,7 +47,7 @@ const process = (parent, p) => {
   const card = part(parent, "section", undefined, "process");
   const head = part(card, "div");
   part(head, "h2", p.name);
-  part(head, "span", `process ${p.pid}, ${Math.round(p.uptime_s)} s, publishing takes ${(100 * p.overhead).toPrecision(2)} % of one CPU`, "quiet");
+  part(head, "span", `process ${p.pid}, ${lasting(p.uptime_s)}, publishing takes ${(100 * p.overhead).toPrecision(2)} % of one CPU`, "quiet");
   const figures = part(card, "div", undefined, "figures");
   const past = p.past || {};
   figure(figures, "tokens decoded", rate(p.tokens_per_s, "/s"), past.tokens_per_s);

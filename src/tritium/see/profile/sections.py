@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tritium.escape import terminal
 from tritium.perf.amounts import many, rate_text, seconds_text
 from tritium.perf.tables.table import NONE
 from tritium.see.charts import charts
@@ -176,7 +177,9 @@ def _cells(r: OpRow) -> tuple[Cell, ...]:
 
 
 def _hotspots(p: Profile) -> Iterator[Block]:
-    lines = page.hotspot_lines(r for r in p.hotspots(SPOTS) if r.share >= page.LEAST)
+    spots = [r for r in p.hotspots(SPOTS) if r.share >= page.LEAST]
+    scores = ["" if r.score is None else f" (score {r.score:.0f})" for r in spots]
+    lines = [terminal(f"{r.label}: {r.why}{score}", None) for r, score in zip(spots, scores, strict=True)]
     if lines:
         yield _listed(lines)
 

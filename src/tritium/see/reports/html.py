@@ -47,6 +47,7 @@ WIDE_TABLE = 5  # columns: a narrow screen shows the rows of such a table as blo
 LABELLED = 7  # columns of a table with plots: its cells have their heads on a narrow screen too
 MANY = 10  # columns: the table is set tighter
 EMPTY = ("", "-")
+DATE = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d)?")  # it is not broken at its hyphens
 ENDS = 100.0  # ratios beyond it are drawn at the edge
 
 
@@ -304,6 +305,7 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach, label: str) -> str
     """Return a cell; `label`: the head of its column, which a narrow screen shows beside it."""
     classes = ["r" if right else "", "" if cell.badge else cell.tone, "plot" if cell.span is not None else ""]
     classes.append("no" if label and cell.text in EMPTY and cell.span is None else "")
+    classes.append("nb" if DATE.fullmatch(cell.text) else "")
     if cell.heat is not None:
         classes.append(f"h{round(6 * cell.heat)}")
     sort = "" if cell.sort is None or not math.isfinite(cell.sort) else f' data-s="{cell.sort:.6g}"'

@@ -114,7 +114,7 @@ def energy(inputs: Inputs) -> Section:
 
     rows = tuple(_energy_bar(run, len(inputs.results.arms) > 1) for run in measured[: 2 * ROWS])
     chart = charts.Bars("Energy of a call", rows, "J", subtitle="joules of one call; hatched: an estimate")
-    blocks: list[Block] = [Picture("energy", chart)]
+    blocks: list[Block] = [Picture("energy", chart)] if any(bar.value is not None for bar in rows) else []
     for table in (energy_tables.league(inputs.results), energy_tables.table(inputs.results)):
         if table is None:
             continue

@@ -25,9 +25,9 @@ MOST_BYTES = 64 << 20  # of a file
 MOST_ROWS, MOST_LAYERS = 100_000, 10_000
 SERIES = {"loss": "loss", "learning_rate": "learning rate", "weight_decay": "weight decay", "lambda": "lambda"}
 PARTS = {
-    "flips": "weights that flipped since the record before",
-    "zeros": "weights that are zero",
-    "gradient": "norm of the gradient",
+    "flips": "flipped weights",
+    "zeros": "zero weights",
+    "gradient": "gradient norm",
 }
 
 Row = Mapping[str, Any]
@@ -118,7 +118,8 @@ def _curves(rows: Sequence[Row]) -> Section:
         means = [_mean(row, part) for row in rows]
         if any(math.isfinite(v) for v in means):
             tracks.append(_track(f"{name}, {'all' if part == 'gradient' else 'mean of'} layers", steps, means))
-    chart = OverTime("Over the steps", tuple(tracks), unit="steps")
+    flipped = "A weight is flipped if its ternary value changed since the record before."
+    chart = OverTime("Loss, schedules and weights", tuple(tracks), subtitle=flipped, unit="steps")
     blocks: tuple[Block, ...] = (Picture("curves", chart, told=True),) if tracks else ()
     return Section("curves", "Over the steps", blocks)
 
@@ -138,7 +139,8 @@ def _layers(rows: Sequence[Row]) -> Section:
             for part in PARTS
         }
         zeros, flips, slopes = series["zeros"], series["flips"], series["gradient"]
-        cells = [_share(zeros[:1]), _share(zeros[-1:]), _share(flips[-1:]), _share([max(flips)] if flips else [])]
+        cells = [_share(zeros[:1], ".1f"), _share(zeros[-1:], ".1f")]
+        cells += [_share(flips[-1:]), _share([max(flips)] if flips else [])]
         cells += [_figure(slopes[-1:]), _figure([max(slopes)] if slopes else [])]
         body.append((Cell(name), *cells))
     grid = Grid(heads, tuple(body), right=frozenset(heads[1:]), caption="Each ternary layer", filtered=True)
@@ -150,8 +152,8 @@ def _layers(rows: Sequence[Row]) -> Section:
     )
 
 
-def _share(values: Sequence[float]) -> Cell:
-    return Cell(f"{100 * values[0]:.3g} %", sort=values[0]) if values else Cell("–")
+def _share(values: Sequence[float], digits: str = ".3g") -> Cell:
+    return Cell(f"{100 * values[0]:{digits}} %", sort=values[0]) if values else Cell("–")
 
 
 def _figure(values: Sequence[float]) -> Cell:
