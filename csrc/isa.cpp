@@ -81,8 +81,12 @@ static void append(std::vector<Entry>& to, const Table& from) {
 
 TRITIUM_DECLARE_ISA(portable)
 #if defined(__x86_64__)
+#ifndef TRITIUM_WITHOUT_AVX2
 TRITIUM_DECLARE_ISA(avx2)
+#endif
+#ifndef TRITIUM_WITHOUT_AVX512
 TRITIUM_DECLARE_ISA(avx512)
+#endif
 TRITIUM_DECLARE_TILED(avx2)
 TRITIUM_DECLARE_TILED(avxvnni)
 TRITIUM_DECLARE_TILED(avx512bw)
@@ -91,7 +95,9 @@ namespace avx512vnni {
 Table amx_table();  // in the namespace of the kernels it leaves few tokens to
 }
 #elif defined(__aarch64__)
+#ifndef TRITIUM_WITHOUT_NEON
 TRITIUM_DECLARE_ISA(neon)
+#endif
 TRITIUM_DECLARE_TILED(neon)
 TRITIUM_DECLARE_TILED(dotprod)
 TRITIUM_DECLARE_TILED(i8mm)
@@ -132,9 +138,13 @@ std::vector<Entry> collect(Isa isa) {
   std::vector<Entry> entries;
   switch (isa) {
 #if defined(__x86_64__)
+#ifndef TRITIUM_WITHOUT_AVX2
     case Isa::avx2: avx2::collect(entries); break;
+#endif
+#ifndef TRITIUM_WITHOUT_AVX512
     case Isa::avx512: avx512::collect(entries); break;
-#elif defined(__aarch64__)
+#endif
+#elif defined(__aarch64__) && !defined(TRITIUM_WITHOUT_NEON)
     case Isa::neon: neon::collect(entries); break;
 #endif
     default: portable::collect(entries);
@@ -298,12 +308,21 @@ bool isa_from_name(const char* name, Isa* isa) {
 
 Isa base(Isa isa) {
   switch (isa) {
-    case Isa::avxvnni: return Isa::avx2;
+    case Isa::avxvnni: return base(Isa::avx2);
     case Isa::avx512bw:
     case Isa::avx512vnni:
-    case Isa::amx: return Isa::avx512;
+    case Isa::amx: return base(Isa::avx512);
     case Isa::dotprod:
-    case Isa::i8mm: return Isa::neon;
+    case Isa::i8mm: return base(Isa::neon);
+#ifdef TRITIUM_WITHOUT_AVX2
+    case Isa::avx2: return Isa::portable;
+#endif
+#ifdef TRITIUM_WITHOUT_AVX512
+    case Isa::avx512: return Isa::portable;
+#endif
+#ifdef TRITIUM_WITHOUT_NEON
+    case Isa::neon: return Isa::portable;
+#endif
     default: return isa;
   }
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 
 namespace tritium {
@@ -23,7 +22,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, F&& f) {
   parallel_for(
       n, grain,
       [](void* context, std::int64_t begin, std::int64_t end) { (*static_cast<Body*>(context))(begin, end); },
-      const_cast<void*>(static_cast<const void*>(std::addressof(f))));
+      const_cast<void*>(static_cast<const void*>(&f)));
 }
 
 }  // namespace tritium

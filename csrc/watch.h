@@ -4,7 +4,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdint>
+
+#include "early.h"
 
 namespace tritium {
 
@@ -34,10 +35,5 @@ struct Watch {
 
 Watch* current_watch();          // of what this thread works for; nullptr: nobody may end it early
 Watch* set_watch(Watch* watch);  // returns the one before
-
-// For loops that parallel_for cannot cut: whether what this thread works for is to end. Costs a look at the clock.
-bool ends_early();
-// The same at every `every`th of the steps i of a loop, but the first.
-inline bool ends_early_at(std::int64_t i, std::int64_t every) { return i > 0 && i % every == 0 && ends_early(); }
 
 }  // namespace tritium

@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from at import EVERYTHING, at
+from op_cases import by_op
 from tritium import ops, recording
 from tritium.backends.cpu.device import LIMITED
 from tritium.buffer import native
@@ -61,7 +62,7 @@ def run(op: Op, data: list[Any], attrs: dict[str, Any], how: str, isa: str) -> A
     return tuple(out.numpy() for out in outs) if len(outs) > 1 else outs[0].numpy()
 
 
-@pytest.mark.parametrize(("op", "sample"), native_cases(), ids=case_id)
+@by_op(native_cases())
 def test_samples_agree_on_every_isa(op: Op, sample: Sample) -> None:
     attrs, drawn = dict(sample.attrs), arrays(op, sample)
     plain = expected(op, drawn, attrs)

@@ -11,7 +11,7 @@ import pytest
 
 import tritium as tt
 from at import at
-from op_cases import COMPUTING, IN_PLACE, SPECIAL, TRACED, blank, extremes, maps, numpy, out_cases
+from op_cases import COMPUTING, IN_PLACE, SPECIAL, TRACED, blank, by_op, extremes, maps, numpy, out_cases
 from tritium.backends.reference import kernels as reference
 from tritium.op import OPS, Kind, Op, Spec, read_parameters
 from tritium.ops import Sample
@@ -34,7 +34,7 @@ def place(x: Any, how: str) -> Any:
     return None if x is None else laid(x, how)
 
 
-@pytest.mark.parametrize(("op", "sample"), COMPUTING, ids=case_id)
+@by_op(COMPUTING)
 def test_eager_agrees_with_the_reference(op: Op, sample: Sample) -> None:
     attrs, drawn = dict(sample.attrs), arrays(op, sample)
     plain = expected(op, drawn, attrs)
@@ -47,13 +47,13 @@ def test_eager_agrees_with_the_reference(op: Op, sample: Sample) -> None:
                 assert_close(op, numpy(got), want, data, op.complete(attrs))
 
 
-@pytest.mark.parametrize(("op", "sample"), cases(Kind.SOURCE), ids=case_id)
+@by_op(cases(Kind.SOURCE))
 def test_sources_agree_with_the_reference(op: Op, sample: Sample) -> None:
     attrs = dict(sample.attrs)
     assert_close(op, op(**attrs).numpy(), expected(op, [], attrs), [], attrs)
 
 
-@pytest.mark.parametrize(("op", "sample"), TRACED, ids=case_id)
+@by_op(TRACED)
 def test_traced_equals_eager(op: Op, sample: Sample) -> None:
     attrs = dict(sample.attrs)
     xs = [place(x, "contiguous") for x in arrays(op, sample)]
@@ -70,7 +70,7 @@ def test_traced_equals_eager(op: Op, sample: Sample) -> None:
         np.testing.assert_array_equal(values(e), values(t))
 
 
-@pytest.mark.parametrize(("op", "sample"), out_cases(), ids=case_id)
+@by_op(out_cases())
 def test_out_keeps_the_buffer(op: Op, sample: Sample) -> None:
     attrs = dict(sample.attrs)
     data = arrays(op, sample)
@@ -91,7 +91,7 @@ def test_out_keeps_the_buffer(op: Op, sample: Sample) -> None:
                     np.testing.assert_array_equal(values(o), values(w))
 
 
-@pytest.mark.parametrize(("op", "sample"), IN_PLACE, ids=case_id)
+@by_op(IN_PLACE)
 def test_in_place_writes_where_the_input_was(op: Op, sample: Sample) -> None:
     attrs = dict(sample.attrs)
     data = arrays(op, sample)

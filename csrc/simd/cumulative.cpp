@@ -1,7 +1,7 @@
 // cumulative_sum and cumulative_prod along one axis, floats in f64, integers wrapping in 64 bits.
 // Knows nothing of other axes than that their positions are independent.
+#include "../early.h"
 #include "../threads.h"
-#include "../watch.h"
 #include "axes.h"
 #include "reduce.h"
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "../early.h"
 #include "../view.h"
-#include "../watch.h"
 #include "quicksort.h"
 
 namespace tritium::TRITIUM_ISA {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "../early.h"
 #include "../threads.h"
-#include "../watch.h"
 #include "../workspace.h"
 #include "pack.h"
 

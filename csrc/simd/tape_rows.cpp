@@ -4,8 +4,8 @@
 
 #include <cstring>
 
+#include "../early.h"
 #include "../threads.h"
-#include "../watch.h"
 #include "../workspace.h"
 #include "half.h"
 #include "iterate.h"

@@ -14,13 +14,14 @@ import pytest
 
 import tritium as tt
 from null import LOWERED, MISSING, Broken, Null
+from op_cases import by_op
 from tritium import backends, ops
 from tritium.backends import Absent, Kernel
 from tritium.backends.values.device import ValueBackend
 from tritium.errors import DeviceError
 from tritium.op import Op
 from tritium.ops import Sample
-from tritium.testing import arrays, assert_close, call, case_id, check_backend, expected, laid
+from tritium.testing import arrays, assert_close, call, check_backend, expected, laid
 
 
 @pytest.fixture
@@ -365,7 +366,7 @@ def test_packing_stays_on_the_device(null: Null) -> None:
 LOWERED_CASES = [(op, s) for op in LOWERED for s in op.samples]
 
 
-@pytest.mark.parametrize(("op", "sample"), LOWERED_CASES, ids=case_id)
+@by_op(LOWERED_CASES)
 def test_lowering_gives_the_same_result(null: Null, op: Op, sample: Sample) -> None:
     attrs, data = dict(sample.attrs), arrays(op, sample)
     got = call(op, [None if x is None else laid(x, "contiguous").to("null") for x in data], attrs)

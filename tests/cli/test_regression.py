@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@cache
+def saved(name: str) -> bytes:
+    store.save(FILES[name](), f"{name}.json")
+    return Path(f"{name}.json").read_bytes()
+
+
 def written(*names: str) -> None:
     for name in names:
-        store.save(FILES[name](), f"{name}.json")
+        Path(f"{name}.json").write_bytes(saved(name))
 
 
 def called(*arguments: str) -> Result:

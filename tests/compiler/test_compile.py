@@ -22,13 +22,14 @@ from hypothesis import given, settings, strategies as st
 import awkward
 import programs
 import tritium as tt
+from op_cases import by_op
 from tritium import buffer
 from tritium.compiler.compile import MAX_PROGRAMS
 from tritium.compiler.program import PASSES
 from tritium.errors import ArgumentError, BoundsError, DeviceError, TraceError, VerifyError, ViewError
 from tritium.op import Kind, Op
 from tritium.ops import Sample
-from tritium.testing import arrays, call, case_id, cases, laid, values
+from tritium.testing import arrays, call, cases, laid, values
 
 X = tt.randn((4, 8), seed=1)
 W = tt.randn((8, 8), seed=2)
@@ -43,11 +44,7 @@ def same(a: Any, b: Any) -> None:
 # ---- every row, random programs
 
 
-@pytest.mark.parametrize(
-    ("op", "sample"),
-    cases(Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.FUSED),
-    ids=case_id,
-)
+@by_op(cases(Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.FUSED))
 def test_compiled_equals_eager(op: Op, sample: Sample) -> None:
     attrs = dict(sample.attrs)
     xs = [None if x is None else laid(x, "contiguous") for x in arrays(op, sample)]

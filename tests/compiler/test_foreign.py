@@ -14,12 +14,13 @@ from hypothesis import given, settings
 
 import programs
 import tritium as tt
+from op_cases import by_op
 from tritium import ops
 from tritium.compiler.foreign import ForeignProgram, ValueSteps
 from tritium.errors import BoundsError
 from tritium.op import Kind, Op
 from tritium.ops import Sample
-from tritium.testing import arrays, call, case_id, cases, values
+from tritium.testing import arrays, call, cases, values
 
 torch = pytest.importorskip("torch", reason="a device that keeps values of a library needs PyTorch: pip install torch")
 
@@ -67,7 +68,7 @@ def of_row(op: Op, sample: Sample) -> tuple[Callable[..., Any], list[Any]]:
     return fn, [x for x in xs if x is not None]
 
 
-@pytest.mark.parametrize(("op", "sample"), ROWS, ids=case_id)
+@by_op(ROWS)
 def test_every_row(op: Op, sample: Sample) -> None:
     fn, given = of_row(op, sample)
     same(program(fn, *given)(*given), fn(*given))

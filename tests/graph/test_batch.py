@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
+from op_cases import by_op
 from tritium import ops
 from tritium.errors import ArgumentError
 from tritium.fragment import Fragment, Step
 from tritium.graph.batch import batched, find_rule
 from tritium.op import OPS, Kind, Op
 from tritium.ops import Sample
-from tritium.testing import Integers, arrays, assert_close, call, case_id, cases, laid, values
+from tritium.testing import Integers, arrays, assert_close, call, cases, laid, values
 
 N = 3
 
@@ -62,7 +63,7 @@ SEQUENCES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "sample"), CASES, ids=case_id)
+@by_op(CASES)
 def test_a_row_gives_what_the_single_calls_give_or_a_reason(op: Op, sample: Sample) -> None:
     graph, samples, data = case(op, sample)
     n = len(samples[0])

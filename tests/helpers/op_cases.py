@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tritium as tt
+from at import at
 from tritium.op import OPS, Kind, Op, Trait
 from tritium.ops import Sample
-from tritium.testing import (
-    cases,
-    values,
-)
+from tritium.testing import case_id, cases, values
 
 
 def numpy(x: Any) -> Any:
     return tuple(values(t) for t in x) if isinstance(x, tuple) else values(x)
+
+
+def one_by_one(items: Sequence[Any], run: Callable[[Any], None]) -> None:
+    """Try each item in one test: a failure says at which, and a skip leaves out that one; all of them skip the test."""
+    skipped = []
+    for item in items:
+        try:
+            with at(case_id(item) or item):
+                run(item)
+        except pytest.skip.Exception as reason:
+            skipped.append(reason)
+    if skipped and len(skipped) == len(items):
+        raise skipped[0]
+
+
+def by_op(given: Iterable[tuple[Op, Sample]]) -> Callable[[Any], Any]:
+    """Parametrize a test of an op and a sample by op: its samples are tried one by one in the same test."""
+    samples: dict[Op, list[Sample]] = {}
+    for op, sample in given:
+        samples.setdefault(op, []).append(sample)
+
+    def decorate(test: Any) -> Any:
+        @wraps(test)
+        def each(op: Op, **fixtures: Any) -> None:
+            one_by_one(samples[op], lambda sample: test(op=op, sample=sample, **fixtures))
+
+        signature = inspect.signature(test)
+        parameters = [p for p in signature.parameters.values() if p.name != "sample"]
+        each.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("op", list(samples), ids=case_id)(each)
+
+    return decorate
 
 
 COMPUTING = cases(Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC)

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from at import at
+from op_cases import by_op
 from tape_cases import ISAS, Body, by_tape, check, filled, same_bits
 from tritium import ops
 from tritium.backends.cpu import tape
@@ -22,7 +23,7 @@ from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32
 from tritium.fragment import Fragment, Step
 from tritium.op import Kind, Op, Spec
 from tritium.ops import Sample
-from tritium.testing import arrays, case_id, cases, spec_of
+from tritium.testing import arrays, cases, spec_of
 
 pytestmark = pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
 
@@ -64,7 +65,7 @@ def is_known(body: Fragment) -> bool:
     return not kinds - KNOWN or not kinds - {bool_, f64}
 
 
-@pytest.mark.parametrize(("op", "sample"), [c for c in cases(Kind.MAP) if c[0] not in UNFUSED], ids=case_id)
+@by_op([c for c in cases(Kind.MAP) if c[0] not in UNFUSED])
 def test_every_elementwise_row_has_the_bits_of_its_kernel(op: Op, sample: Sample) -> None:
     body, data = one_step(op, sample)
     known = is_known(body) and not (op is ops.nextafter and body.inputs[0].dtype in (f16, bf16))

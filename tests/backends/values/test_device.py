@@ -14,13 +14,14 @@ from hypothesis import given, strategies as st
 
 import tritium as tt
 from at import at
+from op_cases import by_op
 from tritium import buffer, ops, pure
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.dtype import dtype as as_dtype
 from tritium.errors import BoundsError, DeviceError
 from tritium.op import Kind, Op, outputs
 from tritium.ops import Sample
-from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, case_id, cases, check_backend, expected, laid
+from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, cases, check_backend, expected, laid
 from valued import LEFT_OUT, Valued
 
 needs_native = pytest.mark.skipif(buffer.native is None, reason="replaying is native")
@@ -56,7 +57,7 @@ READING = [
 ]
 
 
-@pytest.mark.parametrize(("op", "sample"), READING, ids=case_id)
+@by_op(READING)
 def test_rows_read_views(valued: Valued, op: Op, sample: Sample) -> None:
     attrs, drawn = dict(sample.attrs), arrays(op, sample)
     for how in LAYOUTS[1:]:

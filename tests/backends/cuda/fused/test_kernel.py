@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
+from op_cases import by_op
 from tritium import ops
 from tritium.backends.cuda.fused import (
     code as cuda_fused_code,
@@ -34,7 +35,7 @@ from tritium.fragment import Fragment, Step
 from tritium.layout import Layout
 from tritium.op import OPS, Fuse, Kind, Op, Spec, outputs
 from tritium.ops import Sample
-from tritium.testing import arrays, assert_close, case_id, cases, expected, spec_of
+from tritium.testing import arrays, assert_close, cases, expected, spec_of
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, passes, registers, runs, spilled
 
 torch = pytest.importorskip("torch", reason="fused kernels on CUDA need PyTorch: pip install torch triton")
@@ -140,7 +141,7 @@ def untold(body: Fragment) -> bool:
 
 
 @runs
-@pytest.mark.parametrize(("op", "sample"), TABLE, ids=case_id)
+@by_op(TABLE)
 def test_a_row_of_the_table_agrees_with_the_reference(op: Op, sample: Sample) -> None:
     body, xs = one_row(op, sample)
     if untold(body):
@@ -410,7 +411,7 @@ FOLDS = tuple(o for o in OPS.values() if o.fuses is Fuse.FOLD)
 
 
 @runs
-@pytest.mark.parametrize(("op", "sample"), [(o, s) for o, s in TABLE if o in (*cuda_fused.SINGLE, *FOLDS)], ids=case_id)
+@by_op([(o, s) for o, s in TABLE if o in (*cuda_fused.SINGLE, *FOLDS)])
 def test_a_single_row_runs_by_the_same_kernels(op: Op, sample: Sample) -> None:
     data, attrs = arrays(op, sample), op.complete(dict(sample.attrs))
     specs = tuple(spec_of(x) for x in data)
