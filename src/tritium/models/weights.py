@@ -478,6 +478,7 @@ def from_entries(
         stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
         ternary = _agreed([_rows(e, part.order) for e, part in zip(stored, p.parts, strict=True)], group)
         weight = join(ternary, storage, usual_group(p.columns) if regroup else 0)
+        del ternary  # else in memory while the weights are tiled
         how = activations or default_activations(config, weight.group)
         return BitLinear(weight, norm=norm, eps=config.eps, activations=how)
 
