@@ -284,3 +284,12 @@ def test_modules_move_to_other_devices(device: str) -> None:
     np.testing.assert_allclose(got.to("cpu").numpy(), want, atol=0.05 * np.abs(want).max())
     made, *_ = moe()
     np.testing.assert_allclose(made.to(device)(x.to(device)).to("cpu").numpy(), made(x).numpy(), rtol=1e-4, atol=1e-4)
+    tokens, chosen = (
+        tt.tensor(draw((5, HIDDEN), 2)),
+        tt.tensor(np.array([[0, 2], [1, 2], [2, 0], [1, 0], [0, 1]], np.int32)),
+    )
+    for how in ("token", "group", "float"):
+        layer = Experts.from_float(draw((3, 9, HIDDEN), 3), group=8, scale_dtype="f16", activations=how)
+        want = layer(tokens, chosen).numpy()
+        got = layer.to(device)(tokens.to(device), chosen.to(device)).to("cpu").numpy()
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max() if how == "float" else 0)

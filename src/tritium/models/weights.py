@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from threading import Condition
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,8 +151,7 @@ def assemble(config: Config, source: Source, context: int | None = None, group: 
     embedding, table = _rotated_tables(config, plain, source.head())
     last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
     # Ranks agree about each matrix while they read, so they read in the same order.
-    with ThreadPoolExecutor(get_num_threads() if group is None else 1) as pool:
-        blocks = tuple(pool.map(block, range(config.layers)))
+    blocks = read_layers(block, config.layers, get_num_threads() if group is None else 1)
     if group is None or own is None:
         return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
     words, sizes = shares.part(config.vocab_size, group.rank, group.ranks), shares.parts(config.vocab_size, group.ranks)
@@ -159,6 +159,27 @@ def assemble(config: Config, source: Source, context: int | None = None, group: 
     divided = Divided(Calls(group), tuple(share.layer for share in own))
     reason = "each rank has a part of it"
     return Network(MergedEmbedding(embedding, words, group), ropes, blocks, head, parts, None, reason, divided)
+
+
+def read_layers(block: Callable[[int], Block], layers: int, threads: int) -> tuple[Block, ...]:
+    """Return the blocks of all layers, read by several threads: of the layers that are left at most half at a time, so that what
+    reading them takes for a while fits where the others will be."""
+    left, running, turn = layers, 0, Condition()
+
+    def one(i: int) -> Block:
+        nonlocal left, running
+        with turn:
+            turn.wait_for(lambda: running < max(1, (left + 1) // 2))
+            running += 1
+        try:
+            return block(i)
+        finally:
+            with turn:
+                running, left = running - 1, left - 1
+                turn.notify_all()
+
+    with ThreadPoolExecutor(threads) as pool:
+        return tuple(pool.map(one, range(layers)))
 
 
 def _shares(config: Config, group: Group) -> tuple[shares.Share, ...]:
