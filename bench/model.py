@@ -9,6 +9,7 @@
     python bench/make_model.py 2b --format bf16 && python bench/model.py --ours 2b.tritium \\
         --litespark "Litespark 1.0.3" litespark/bin/python 2b --threads 2  # an interpreter that has litespark-inference
     python bench/model.py --ours 2b.tritium --parts                        # what a token's time goes to
+    python bench/model.py --ours 8b.gguf --memory                          # the most memory while it loads and writes
 
 Engines take turns, each in a process of its own, for several rounds; a figure is the median of the rounds with the
 smallest and the largest. The tokens of a prompt and how many are written are the same for all. Peers are built by you,
@@ -24,13 +25,14 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from results import Column, Entry, Need, add_option, figure, ratio, write
+from results import Column, Entry, Need, add_option, figure, ratio, value, write
 from timing import machine
 
 SURE_ROUNDS = 6  # from which on a median has an interval of 95 %
@@ -50,7 +52,7 @@ class Engine:
 def ours(path: str, args: argparse.Namespace, *more: str) -> Callable[[], Rates]:
     def run() -> Rates:
         command = [sys.executable, "-m", "tritium", "bench", "model", path, "--json", "--threads", str(args.threads)]
-        command += ["-p", str(args.prefill), "-n", str(args.decode), "-r", "3", *more]
+        command += ["-p", str(args.prefill), "-n", str(args.decode), "-r", str(args.repetitions), *more]
         rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["rows"]
         return rows["prefill"]["median"], rows["decode"]["median"]
 
@@ -59,7 +61,7 @@ def ours(path: str, args: argparse.Namespace, *more: str) -> Callable[[], Rates]
 
 def peer(program: str, path: str, args: argparse.Namespace, *more: str) -> Callable[[], Rates]:
     def run() -> Rates:
-        command = [program, "-m", path, "-t", str(args.threads), "-r", "3", "-o", "json", *more]
+        command = [program, "-m", path, "-t", str(args.threads), "-r", str(args.repetitions), "-o", "json", *more]
         command += ["-p", str(args.prefill), "-n", str(args.decode)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -229,7 +231,66 @@ def parts(path: str, args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+# ---- memory
+
+
+MEMORY = {
+    "file": "size of the file", "cache": "KV cache of the prompt and what is written", "private": "most memory of its own, sampled",
+    "mapped": "most memory that is pages of files, sampled; the system may take them back", "resident": "most of both at one moment",
+    "beyond": "resident - file - cache",
+}  # fmt: skip
+
+
+def resident() -> dict[str, int]:
+    """Return the bytes of this process now, of its own and of files, and the most it ever had, as Linux counts them."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    kinds = {"RssAnon": "private", "RssFile": "mapped", "VmHWM": "resident"}
+    counted = {key: int(value.split()[0]) * 1024 for key, _, value in (x.partition(":") for x in lines) if key in kinds}
+    return {name: counted[key] for key, name in kinds.items()}
+
+
+def load_and_write(path: str, args: argparse.Namespace) -> dict[str, int]:
+    """Load a model, read a prompt and write tokens in this process; return the bytes of `MEMORY`."""
+    import tritium as tt
+
+    tt.set_num_threads(args.threads)
+    most, done = resident(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.01):
+            for name, size in resident().items():
+                most[name] = max(most[name], size)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    model = tt.load(path)
+    session = model.session(context=args.prefill + args.decode)
+    session.extend(0, list(range(args.prefill)))
+    for i in range(args.decode):
+        session.step([0], [i])
+    done.set()
+    watcher.join()
+    sizes = {"file": os.path.getsize(path), "cache": session.nbytes} | most | {"resident": resident()["resident"]}
+    return sizes | {"beyond": sizes["resident"] - sizes["file"] - sizes["cache"]}
+
+
+def memory(args: argparse.Namespace) -> None:
+    """Print the memory of each model in a process of its own."""
+    rows = []
+    for path in args.ours:
+        command = [sys.executable, __file__, "--ours", path, "--inside", "--threads", str(args.threads)]
+        command += ["--prefill", str(args.prefill), "--decode", str(args.decode)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        sizes = json.loads(done.stdout.splitlines()[-1])
+        print(os.path.basename(path), *(f"{name} {size / 1e9:.3f} GB" for name, size in sizes.items()), sep="  ")
+        rows.append(Entry((os.path.basename(path),), {name: value(size / 1e9) for name, size in sizes.items()}))
+    if args.results:
+        columns = [Column(name, "GB", what) for name, what in MEMORY.items()]
+        needs = [Need("file", path, "bench/make_model.py writes it") for path in args.ours]
+        write(args.results, "Memory of a model", ("model",), columns, rows, threads=args.threads, needs=needs)
+
+
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument(
         "--ours", action="append", default=[], metavar="FILE", help="a model for this package; may be given again"
@@ -252,20 +313,34 @@ def main() -> None:
         help="an interpreter that has litespark-inference, and a folder of bf16 numbers",
     )
     parser.add_argument("--parts", action="store_true", help="what a token's time goes to")
+    parser.add_argument("--memory", action="store_true", help="the most memory while each of --ours loads and writes")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # of --memory: measure in this process
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prefill", type=int, default=128)
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=3, help="of each engine in a round; their median counts (3)")
     parser.add_argument(
         "--version", action="append", default=[], nargs=2, metavar=("NAME", "TEXT"), help="of a peer, for --results"
     )
     add_option(parser)
+    return parser
+
+
+def main() -> None:
+    parser = arguments()
     args = parser.parse_args()
     if not args.ours:
         parser.error("--ours FILE is needed: a model of any format this package reads")
+    if args.inside:
+        print(json.dumps(load_and_write(args.ours[0], args)))
+        return
     print(
         f"{machine()}, {args.threads} threads, load {os.getloadavg()[0]:.1f}; prompt {args.prefill}, then {args.decode} tokens"
     )
+    if args.memory:
+        memory(args)
+        return
     if args.parts:
         for path in args.ours:
             print(f"\n{os.path.basename(path)}\n{parts(path, args)}")

@@ -1,5 +1,6 @@
 // expert_matmul: the tokens of each expert are brought together and multiplied with its weights at once.
-// Knows nothing of how a product is computed. A token's result depends on its own elements only: products are exact.
+// Knows nothing of how a product is computed. A token's result depends on its own elements only: products of int8 are exact,
+// those of floats add each row in one order.
 #include "experts.h"
 
 #include <cstdint>
@@ -150,34 +151,48 @@ void expert_matmul(const Call& call, const Entry& product) {
   }
 }
 
-template <Isa I, Tiled T>
+// The products of one matrix by how x is multiplied, and the names of those of experts.
+constexpr const char* kProducts[] = {"quantized_matmul", "quantized_matmul_group", "quantized_matmul_float"};
+constexpr const char* kNames[] = {"expert_matmul", "expert_matmul_group", "expert_matmul_float"};
+constexpr int kKinds = 3;
+
+template <Isa I, Tiled T, int Kind>
 void run_experts(const Call& call) {
-  expert_matmul(call, *find("quantized_matmul", I, T));
+  expert_matmul(call, *find(kProducts[Kind], I, T));
+}
+
+template <Tiled T, int Kind>
+Kernel kernel_of(Isa isa) {
+  switch (isa) {
+    case Isa::avx2: return run_experts<Isa::avx2, T, Kind>;
+    case Isa::avxvnni: return run_experts<Isa::avxvnni, T, Kind>;
+    case Isa::avx512: return run_experts<Isa::avx512, T, Kind>;
+    case Isa::avx512bw: return run_experts<Isa::avx512bw, T, Kind>;
+    case Isa::avx512vnni: return run_experts<Isa::avx512vnni, T, Kind>;
+    case Isa::amx: return run_experts<Isa::amx, T, Kind>;
+    case Isa::neon: return run_experts<Isa::neon, T, Kind>;
+    case Isa::dotprod: return run_experts<Isa::dotprod, T, Kind>;
+    case Isa::i8mm: return run_experts<Isa::i8mm, T, Kind>;
+    default: return run_experts<Isa::portable, T, Kind>;
+  }
 }
 
 template <Tiled T>
-Kernel kernel_of(Isa isa) {
-  switch (isa) {
-    case Isa::avx2: return run_experts<Isa::avx2, T>;
-    case Isa::avxvnni: return run_experts<Isa::avxvnni, T>;
-    case Isa::avx512: return run_experts<Isa::avx512, T>;
-    case Isa::avx512bw: return run_experts<Isa::avx512bw, T>;
-    case Isa::avx512vnni: return run_experts<Isa::avx512vnni, T>;
-    case Isa::amx: return run_experts<Isa::amx, T>;
-    case Isa::neon: return run_experts<Isa::neon, T>;
-    case Isa::dotprod: return run_experts<Isa::dotprod, T>;
-    case Isa::i8mm: return run_experts<Isa::i8mm, T>;
-    default: return run_experts<Isa::portable, T>;
-  }
+Kernel kernel_of(Isa isa, int kind) {
+  return kind == 0 ? kernel_of<T, 0>(isa) : kind == 1 ? kernel_of<T, 1>(isa) : kernel_of<T, 2>(isa);
 }
 
 }  // namespace
 
 Entry experts_entry(const Entry& product, Isa isa, Tiled tiled) {
   Entry made = product;
-  made.name = "expert_matmul";
-  made.run = tiled == Tiled::yes ? kernel_of<Tiled::yes>(isa) : kernel_of<Tiled::no>(isa);
-  made.may_fault = true;
+  made.name = nullptr;
+  for (int kind = 0; kind < kKinds; ++kind) {
+    if (std::strcmp(product.name, kProducts[kind]) != 0) continue;
+    made.name = kNames[kind];
+    made.run = tiled == Tiled::yes ? kernel_of<Tiled::yes>(isa, kind) : kernel_of<Tiled::no>(isa, kind);
+    made.may_fault = true;
+  }
   return made;
 }
 

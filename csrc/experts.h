@@ -6,7 +6,8 @@
 
 namespace tritium {
 
-// The entry of expert_matmul beside a `quantized_matmul` of an instruction set: the same weights, the same attributes.
+// The entry of expert_matmul beside a `quantized_matmul` of an instruction set, of any kind of activations: the same weights, the
+// same attributes. Its name is nullptr beside other entries.
 Entry experts_entry(const Entry& product, Isa isa, Tiled tiled);
 
 }  // namespace tritium

@@ -127,10 +127,10 @@ struct Kernels {
 
 // What has a product for one matrix has it for those of experts.
 void append_experts(std::vector<Entry>& entries, Isa isa, Tiled tiled) {
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (std::strcmp(entries[i].name, "quantized_matmul") != 0) continue;
-    entries.push_back(experts_entry(entries[i], isa, tiled));
-    return;
+  const std::size_t own = entries.size();
+  for (std::size_t i = 0; i < own; ++i) {
+    const Entry entry = experts_entry(entries[i], isa, tiled);
+    if (entry.name) entries.push_back(entry);
   }
 }
 

@@ -170,9 +170,32 @@ def folder(name: str) -> Path:
     return made
 
 
-def visit(m: model.ModelFile) -> None:
-    """Everything of a model is read; an entry that cannot be must say so properly."""
+@cache
+def written(path: Path) -> int:
+    """A file that stays open, for one input after another: opening and closing it cost as much as reading many a model."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+
+
+def store(path: Path, data: bytes) -> Path:
+    """The file with these bytes and no others."""
+    file = written(path)
+    os.pwrite(file, data, 0)
+    os.ftruncate(file, len(data))
+    return path
+
+
+OPEN: Callable[..., model.ModelFile] = model.open.__wrapped__  # type: ignore[attr-defined]  # arguments are no input of ours
+
+
+def visit(m: model.ModelFile, seen: set[Any] | None = None) -> None:
+    """Everything of a model is read; an entry that cannot be must say so properly. seen: where the bytes of tensors are always the
+    same, what was decided of an entry before; only an entry of which something else was decided is read."""
     for e in m.entries.values():
+        if seen is not None:
+            how = (e.name, e.stored, e.role, e.shape, e.nbytes, e.shift, e.refused, e.arch, m.inverted)
+            if how in seen:
+                continue
+            seen.add(how)
         for call in (e.find_ternary, e.array, e.scale or e.raw):
             if call == e.array and e.nbytes > LARGE:
                 continue  # fp32 is 16 times the packed bytes: the result, not the reading, takes that memory
@@ -188,9 +211,8 @@ def visit(m: model.ModelFile) -> None:
 
 def read_gguf_model(data: bytes) -> None:
     """A GGUF file opened as a model, its tokenizer and configuration read."""
-    path = folder("gguf") / "model.gguf"
-    path.write_bytes(data)
-    m = model.open(path, variant="arm64" if data and data[-1] & 1 else None)
+    path = store(folder("gguf") / "model.gguf", data)
+    m = OPEN(path, variant="arm64" if data and data[-1] & 1 else None)
     visit(m)
     tokenizer.from_gguf(m.metadata)
     if m.arch:
@@ -201,16 +223,13 @@ def read_gguf_model(data: bytes) -> None:
 
 def read_hf_model(data: bytes) -> None:
     """A lone safetensors file opened as a model."""
-    path = folder("hf") / "model.safetensors"
-    path.write_bytes(data)
-    visit(model.open(path, variant=("multiply", "divide", None)[data[-1] % 3] if data else None))
+    path = store(folder("hf") / "model.safetensors", data)
+    visit(OPEN(path, variant=("multiply", "divide", None)[data[-1] % 3] if data else None))
 
 
 def named_file(where: str, data: bytes) -> Path:
     """The input in a file whose name says what its first bytes say."""
-    path = folder(where) / ("model.gguf" if data[:4] == gguf.MAGIC else "model.safetensors")
-    path.write_bytes(data)
-    return path
+    return store(folder(where) / ("model.gguf" if data[:4] == gguf.MAGIC else "model.safetensors"), data)
 
 
 def read_inspect(data: bytes) -> None:
@@ -246,14 +265,17 @@ def weights() -> bytes:
     return struct.pack("<Q", len(text)) + text + b"".join(raw for _, _, raw in rows.values())
 
 
+SEEN: set[Any] = set()  # entries of the one file beside every config.json
+
+
 def read_config(data: bytes) -> None:
     """config.json beside a model."""
     where = folder("config")
     if not (where / "model.safetensors").exists():
         (where / "model.safetensors").write_bytes(weights())
-    (where / "config.json").write_bytes(data)
-    m = model.open(where)
-    visit(m)
+    store(where / "config.json", data)
+    m = OPEN(where)
+    visit(m, SEEN)
     if m.arch:
         with suppress(FormatError):
             Config.from_hf(m.config)
@@ -269,8 +291,8 @@ def read_index(data: bytes) -> None:
         text = b'{"x.weight":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]}}'
         (where / "b.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
         (where / "link.safetensors").symlink_to("/etc/hostname")
-    (where / "model.safetensors.index.json").write_bytes(data)
-    visit(model.open(where))
+    store(where / "model.safetensors.index.json", data)
+    visit(OPEN(where))
 
 
 def read_tokenizer(data: bytes) -> None:

@@ -37,7 +37,7 @@ READERS = (
     *result_files.NAMES,
 )  # fmt: skip
 NOW = struct.Struct("<QQ")
-STALL_S = 60  # without one execution: the process waits for something
+STALL_S = 600  # without one execution: the process waits for something; a busy machine takes a minute to start one
 
 
 def worker(*words: str, watch: Path | None = None) -> tuple[int, dict[str, Any] | None, str]:
@@ -60,7 +60,7 @@ def worker(*words: str, watch: Path | None = None) -> tuple[int, dict[str, Any] 
                 now = watch.read_bytes()[:8] if watch and watch.exists() else b""
                 if now != seen:
                     seen, since = now, time.monotonic()
-                elif time.monotonic() - since > (STALL_S if watch else 10 * STALL_S):
+                elif time.monotonic() - since > STALL_S:
                     process.kill()
             except KeyboardInterrupt:
                 process.kill()

@@ -1552,7 +1552,7 @@ def _expert_scale(w: Spec, scale: Spec, group: int) -> Spec:
     if scale.shape not in shapes:
         needed = " or ".join(text(s) for s in shapes)
         raise ShapeError(f"expert_matmul: scale must have shape {needed} for w {w} and group={group}, given {scale}.")
-    return Spec(scale.shape, f32)
+    return scale if scale.dtype is f16 else Spec(scale.shape, f32)
 
 
 def _chosen_bytes(out: Spec, x: Spec, w: Spec, scale: Spec, experts: Spec, **attrs: Any) -> tuple[int, int]:
@@ -1572,13 +1572,17 @@ CHOICE = Draw(Spec((3, 2), i32), 0, 4)
     sample(Spec((3, 33), bf16), Spec((4, 5, 33), i8), SCALE(4, 5), CHOICE),
     sample(Spec((3, 33), f16), Spec((4, 5, 33), dt.tern2), SCALE(), CHOICE),
     sample(F32(3, 33), Spec((4, 5, 33), dt.tern2), SCALE(4, 5, 7), CHOICE, group=5),
+    *(sample(F32(3, 1100), Spec((4, 70, 1100), t), HALF_SCALE(4, 70, 23), CHOICE, group=48, activations="group") for t in TILED),
+    sample(F32(3, 2, 33), Spec((4, 5, 33), dt.tern5), HALF_SCALE(4, 5, 7), CHOICE, group=5, activations="group"),
     sample(F32(0, 8), Spec((4, 3, 8), dt.tern2), F32(), Draw(Spec((0, 2), i32), 0, 4)),
     sample(F32(3, 0), Spec((4, 3, 0), dt.tern2), F32(), CHOICE)])  # fmt: skip
-def expert_matmul(x: Spec, w: Spec, scale: Spec, experts: Spec, /, group: int = 0) -> Any:
+def expert_matmul(x: Spec, w: Spec, scale: Spec, experts: Spec, /, group: int = 0, activations: str = "token") -> Any:
     """x @ (w[e] * scale[e]).T for each expert e that a token chose, as `quantized_matmul` computes it; no other expert is looked at.
 
     w [E, N, K] are integers, packed or not; experts i32 [..., active]. x [..., K] is multiplied with the weights of all its experts,
-    x [..., active, K] each row with those of its own: [..., active, N]. scale: one, [E], [E, N] or, for groups, [E, N, groups]."""
+    x [..., active, K] each row with those of its own: [..., active, N]. scale: one, [E], [E, N] or, for groups, [E, N, groups].
+    activations: how x is multiplied, as in `quantized_matmul`."""
+    check_activations(activations, group, "expert_matmul")
     if w.dtype not in WEIGHTS or w.ndim != 3:
         raise DTypeError(
             f"expert_matmul: the weights must be [experts, N, K] of i8 or a packed dtype, given {w}; nn.Experts makes them."
@@ -1592,7 +1596,8 @@ def expert_matmul(x: Spec, w: Spec, scale: Spec, experts: Spec, /, group: int = 
             f"the last, for w {w} and experts {experts}, given {x}."
         )
     x, ready = Spec(x.shape, _half_or_single(x)), _expert_scale(w, scale, group)
-    _sums_fit(w, builtins.min(group or w.shape[2], w.shape[2]), "expert_matmul")
+    if activations != "float":
+        _sums_fit(w, builtins.min(group or w.shape[2], w.shape[2]), "expert_matmul")
     return Decision((x, w, ready, experts), Spec((*experts.shape, w.shape[1]), x.dtype))
 
 

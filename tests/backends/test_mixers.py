@@ -20,6 +20,7 @@ from tritium.op import Op, outputs
 
 ISAS = native.isas() if native is not None else []
 every_isa = pytest.mark.parametrize("isa", ISAS or [pytest.param("", marks=pytest.mark.skip(reason="a pure build"))])
+BASES = ("portable", "avx2", "avx512", "neon")  # instruction sets with kernels of their own for weights in rows
 few = settings(max_examples=15, deadline=None)
 
 
@@ -44,7 +45,8 @@ def by_kernel(op: Op, isa: str, *xs: Any, **attrs: Any) -> list[Any]:
     specs = tuple(None if t is None else t.spec for t in ts)
     out = op.decide(specs, op.complete(attrs)).out
     outs = [tt.ones(s.shape, dtype=s.dtype) for s in outputs(out)]
-    kernels = native.kernels(op.name, isa)
+    how = attrs.get("activations", "token")  # products have a kernel for each
+    kernels = native.kernels(op.name if how == "token" else f"{op.name}_{how}", isa)
     fits = next(k for k in kernels if specs[max(k.decides, 0)].dtype.code in k.dtypes)  # type: ignore[union-attr]
     fits(*ts, out=tuple(outs) if len(outs) > 1 else outs[0], **op.complete(attrs))
     return [o.numpy() for o in outs]
@@ -308,25 +310,36 @@ def test_states_and_shapes_that_do_not_fit_are_errors() -> None:
 @few
 @given(
     st.sampled_from([t.name for t in ops.WEIGHTS]), st.integers(1, 5), st.integers(0, 6), st.integers(1, 3), st.booleans(),
-    st.sampled_from([0, 64]), st.sampled_from(["f32", "f16"]), st.booleans(),
+    st.sampled_from([(0, "token"), (64, "token"), (64, "group"), (48, "group"), (0, "float"), (64, "float")]),
+    st.sampled_from(["f32", "f16"]), st.sampled_from(["f32", "f16"]), st.booleans(),
 )  # fmt: skip
 def test_experts_have_the_bits_of_their_own_products(
-    isa: str, kind: str, experts: int, tokens: int, active: int, each: bool, group: int, x_kind: str, gaps: bool
-) -> None:
+    isa: str, kind: str, experts: int, tokens: int, active: int, each: bool, how: tuple[int, str], x_kind: str, scale_kind: str,
+    gaps: bool,
+) -> None:  # fmt: skip
+    """Of a dense product for each expert, whatever else is in the batch."""
+    group, activations = how
+    isa = "portable" if activations == "float" and isa not in BASES else isa
+    kind = "tern2" if activations == "float" else kind
     n, k = 70, 130
     rng = np.random.default_rng(tokens)
     integers = rng.integers(-1, 2, (experts, n, k)).astype(np.int8)
     w = tt.tensor(integers) if kind == "i8" else ops.repack(tt.tensor(integers), dtype=kind)
-    scale = np.abs(draw((experts, n, 3) if group else (experts, n), 1)) + 0.1
+    scale = np.abs(draw((experts, n, -(-k // group)) if group else (experts, n), 1, scale_kind)) + 0.1
+    scale = scale.astype(scale_kind.replace("f", "float"))
     chosen = rng.integers(0, experts, (tokens, active)).astype(np.int32)
     x = draw((tokens, active, k) if each else (tokens, k), 2, x_kind)
-    got = by_kernel(ops.expert_matmul, isa, strided(x) if gaps and x.size else x, w, scale, chosen, group=group)[0]
+    attrs = {"group": group, "activations": activations}
+    got = by_kernel(ops.expert_matmul, isa, strided(x) if gaps and x.size else x, w, scale, chosen, **attrs)[0]
     for t in range(tokens):
         for a in range(active):
             e, row = chosen[t, a], tt.tensor(x[t, a] if each else x[t])
             one = ops.repack(tt.tensor(integers[e]), dtype="tern2")
-            want = ops.quantized_matmul(row, one, tt.tensor(scale[e]), None, group)
-            np.testing.assert_array_equal(got[t, a], want.numpy())
+            want = by_kernel(ops.quantized_matmul, isa, row, one, tt.tensor(scale[e]), None, **attrs)[0]
+            np.testing.assert_array_equal(got[t, a], want)
+            if activations != "float":
+                want = ops.quantized_matmul(row, one, tt.tensor(scale[e]), None, group, activations)
+                np.testing.assert_array_equal(got[t, a], want.numpy())
 
 
 @pytest.mark.parametrize("scale", [(), (4,), (4, 6)])
@@ -361,3 +374,9 @@ def test_experts_that_do_not_fit_are_errors() -> None:
         tt.expert_matmul(tt.zeros((2, 8)), w, 1.0, e.to("i64"))
     with pytest.raises(ShapeError, match=r"scale must have shape \[\] or \[3\] or \[3,4\]"):
         tt.expert_matmul(tt.zeros((2, 8)), w, tt.ones(4), e)
+    with pytest.raises(
+        ArgumentError, match="expert_matmul: activations='group' needs weights with a scale for each group"
+    ):
+        tt.expert_matmul(tt.zeros((2, 8)), w, 1.0, e, activations="group")
+    with pytest.raises(ArgumentError, match="expert_matmul: activations='int4' is unknown"):
+        tt.expert_matmul(tt.zeros((2, 8)), w, 1.0, e, activations="int4")

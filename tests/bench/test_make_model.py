@@ -95,6 +95,18 @@ def test_a_preset_has_groups_and_ternary_tables(tmp_path: Path) -> None:
     assert other.named["model.embed_tokens.weight"].stored == "F16"
 
 
+def test_experts_have_groups_in_every_layout_that_holds_them(tmp_path: Path) -> None:
+    logits = []
+    for form in ("q2_0", "mlx", "f16"):
+        target = tmp_path / (f"{form}.gguf" if form == "q2_0" else form)
+        path = made(target, *FAMILY, "--family", "maple", "--group", "128", "--format", form).path
+        model = tt.load(path, kv="f32")
+        assert "int8 per group: a scale for each 128 columns" in repr(model)
+        logits.append(model.session().extend(0, [1, 2, 3]))
+    for other in logits[1:]:
+        np.testing.assert_array_equal(other, logits[0])
+
+
 @pytest.mark.parametrize("option", ["--set x", "--set x=y"])
 def test_a_field_that_is_no_json_is_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

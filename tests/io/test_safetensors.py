@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import tiny
+from tritium.errors import FormatError
 from tritium.io import safetensors
 
 ARRAYS = {
@@ -76,3 +79,31 @@ def test_headers_are_read_as_json_reads_them() -> None:
     assert {k: (v["dtype"], tuple(v["shape"])) for k, v in header.items() if k != "__metadata__"} == {
         t.name: (t.dtype, t.shape) for t in f.tensors.values()
     }
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_short_way_through_a_header_is_the_long_one(data: st.DataObject) -> None:
+    """A tensor in the usual order of fields is read by one expression; the result and any fault are those of reading each sign."""
+    space = st.sampled_from(["", "", "", " ", "\n\t"])
+    number = st.sampled_from(["0", "1", "24", "9" * 19, "01", "-1", "1.0", "9" * 20, ""])
+    numbers = st.lists(number, max_size=9).map(lambda ns: f"[{','.join(ns)}]")
+    fields = [
+        f'"dtype"{data.draw(space)}:{data.draw(space)}"{data.draw(st.sampled_from(["F32", "U8", "F99", "x"]))}"',
+        f'"shape":{data.draw(space)}{data.draw(numbers)}',
+        f'"data_offsets":{data.draw(st.sampled_from(["[0,24]", "[0, 24]", "[24,0]", "[ 0,24]", "[0]", "[0,1,2]"]))}',
+    ]
+    order = data.draw(st.sampled_from([(0, 1, 2), (0, 1, 2), (1, 0, 2), (0, 1), (0, 1, 2, 2)]))
+    text = data.draw(space) + "{" + ",".join(fields[i] for i in order) + data.draw(st.sampled_from(["}", "}", "]", ""]))
+
+    def read() -> tuple[object, object]:
+        header = safetensors._Header(text)
+        try:
+            return header.tensor("t"), header.position
+        except FormatError as error:
+            return "fault", str(error)
+
+    short = read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(safetensors, "_USUAL", re.compile("(?!)"))
+        assert read() == short

@@ -12,7 +12,7 @@ import markov
 import tritium as tt
 from families import CONFIGS
 from tritium.io import gguf
-from tritium.models import generation
+from tritium.models import generation, prepacked
 from tritium.models.load import Model
 
 BOUND = 5e-2  # of the largest logit: where an activation fell to another of the 127 steps than in float64
@@ -191,8 +191,37 @@ def test_the_table_of_maple_has_its_own_name_in_files(tmp_path: Path) -> None:
     assert (load(path).session().extend(0, [1, 2]) == wanted).all()
 
 
-def test_activations_that_experts_do_not_have_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_experts_with_groups_have_activations_of_every_kind(seed: int, tmp_path: Path) -> None:
+    """Scales for each 32 columns: logits of the formulas by group and with floats, the same bits however tokens arrive."""
+    w = families.random(CONFIGS["maple"] | {"moe_intermediate_size": 64}, seed, group=32)
+    path = families.write_gguf(tmp_path / "m.gguf", w)
+    model = load(path)
+    assert model.activations == "group"
+    assert "int8 per group: a scale for each 32 columns, not trained with int8 tokens" in repr(model)
+    stacks = prepacked.experts(model.network).values()
+    assert {(e.group, e.activations, e.scale.dtype) for e in stacks} == {(32, "group", tt.f16)}
+    alone, wanted = every_logit(model, IDS), families.Decoder(w).logits(IDS)
+    assert np.abs(alone - wanted).max() <= BOUND * np.abs(wanted).max()
+    np.testing.assert_array_equal(every_logit(model, IDS, (17, 1, 22)), alone[[16, 17, 39]])
+    again = load(model.save(tmp_path / "m.tritium"))
+    assert again.activations == "group"
+    np.testing.assert_array_equal(every_logit(again, IDS[:8], (8,))[0], alone[7])
+    dense = {name: families.to_dense(t, scale) for name, (t, scale) in w.ternary.items()}
+    exact = families.Decoder(families.Weights(w.config, {}, w.plain | dense)).logits(IDS)
+    floats, by_token = (load(path, activations=how) for how in ("float", "token"))
+    errors = [np.abs(every_logit(m, IDS, (40,)) - exact[39]).max() for m in (floats, model, by_token)]
+    assert errors[0] <= USUAL * np.abs(exact).max() < errors[1] < errors[2]
+    session = floats.session(slots=2)
+    session.extend(1, IDS[:20])
+    session.extend(0, IDS[:7])
+    rows = session.step([1, 0], [IDS[20], IDS[7]])
+    np.testing.assert_array_equal(rows, every_logit(floats, IDS[:21])[[20, 7]])
+
+
+def test_experts_without_groups_take_tokens_or_floats(tmp_path: Path) -> None:
     path = families.write_folder(tmp_path / "m", families.random(CONFIGS["maple"], 1))
-    with pytest.raises(tt.errors.ArgumentError, match="has experts, which are multiplied with int8 tokens alone"):
-        load(path, activations="float")
-    assert load(path, activations="token").activations == "token"
+    assert load(path).activations == load(path, activations="token").activations == "token"
+    assert "activations float: chosen" in repr(load(path, activations="float"))
+    with pytest.raises(tt.errors.ArgumentError, match="activations='group' needs weights with a scale for each group"):
+        load(path, activations="group")

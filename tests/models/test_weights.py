@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
+from time import sleep
 from typing import Any
 
 import ml_dtypes
@@ -23,7 +25,7 @@ from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.io import Ternary, safetensors
 from tritium.io.stream import Piece
 from tritium.models.load import load, shipped
-from tritium.models.weights import join, make_head
+from tritium.models.weights import join, make_head, read_layers
 
 LAYER = "model.layers.1."
 Tensors = dict[str, Any]
@@ -306,3 +308,26 @@ def test_projections_of_one_input_may_have_scales_of_different_widths(tmp_path: 
     joined = join([one, two, three], tt.tern2)
     wanted = np.concatenate([t.dense() for t in (one, two, three)])
     assert np.array_equal(joined.dequantize().numpy(), wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_fewer_layers_are_read_at_a_time_towards_the_end(threads: int) -> None:
+    lock, running, left, seen = Lock(), 0, 12, []
+
+    def block(i: int) -> Any:
+        nonlocal running, left
+        with lock:
+            running += 1
+            seen.append((running, left))
+        sleep(0.002)
+        with lock:
+            running, left = running - 1, left - 1
+        if i == 20:
+            raise ValueError(i)
+        return i
+
+    assert read_layers(block, 12, threads) == tuple(range(12))
+    assert all(count <= min(threads, max(1, (rest + 1) // 2)) for count, rest in seen)
+    left = 21
+    with pytest.raises(ValueError, match="20"):
+        read_layers(block, 21, threads)

@@ -158,6 +158,29 @@ def test_a_token_has_the_same_bits_alone_in_a_batch_and_in_a_program() -> None:
                 np.testing.assert_array_equal(run(x[b, t]).numpy(), whole[b, t])
 
 
+@pytest.mark.parametrize("activations", ["token", "group", "float"])
+def test_a_mixture_with_groups_is_the_formula_alone_in_a_batch_and_in_a_program(activations: str) -> None:
+    """With scales in f16 for groups of 8 columns; the error is that of rounding activations to 127 steps, or of f32."""
+    router, weights = (
+        draw((EXPERTS, HIDDEN), 1),
+        (draw((EXPERTS, 2 * INNER, HIDDEN), 2), draw((EXPERTS, HIDDEN, INNER), 3)),
+    )
+    layers = [Experts.from_float(w, group=8, scale_dtype="f16", activations=activations) for w in weights]
+    assert {(layer.scale.dtype, layer.activations) for layer in layers} == {(tt.f16, activations)}
+    dense = [
+        np.stack([tt.quant.ternary(m, group=8, scale_dtype="f16").dequantize().numpy() for m in w]).astype(np.float64)
+        for w in weights
+    ]
+    made, x = MoE(Router(tt.tensor(router), active=ACTIVE), *layers), draw((7, HIDDEN), 7)
+    want = mixture(x.astype(np.float64), router, dense[0][:, :INNER], dense[0][:, INNER:], dense[1], ACTIVE)
+    got, program = made(tt.tensor(x)).numpy(), tt.compile(made)
+    np.testing.assert_allclose(got, want, atol=(1e-5 if activations == "float" else 0.03) * np.abs(want).max())
+    np.testing.assert_array_equal(program(tt.tensor(x)).numpy(), got)
+    for t in range(7):
+        for run in (made, program, made.to("cpu")):
+            np.testing.assert_array_equal(run(tt.tensor(x[t])).numpy(), got[t])
+
+
 def test_experts_that_nobody_chose_are_not_looked_at() -> None:
     made, *_ = moe()
     x = tt.tensor(draw((1, HIDDEN), 7))
@@ -212,13 +235,18 @@ def test_a_shared_expert_is_added_with_its_gate() -> None:
 
 def test_experts_are_made_of_matrices_with_scales_of_every_kind() -> None:
     w = draw((3, 5, 128), 1)
-    for options, shape in (({}, (3,)), ({"axis": 0}, (3, 5)), ({"group": 64}, (3, 5, 2))):
-        layer = Experts.from_float(w, **options)
+    kinds: list[tuple[dict[str, Any], tuple[int, ...], str]] = [
+        ({}, (3,), "token"), ({"axis": 0}, (3, 5), "float"), ({"group": 64}, (3, 5, 2), "token"),
+        ({"group": 64}, (3, 5, 2), "group"), ({"group": 48, "scale_dtype": "f16"}, (3, 5, 3), "group"),
+    ]  # fmt: skip
+    for options, shape, how in kinds:
+        layer = Experts.from_float(w, **options, activations=how)
         assert (layer.scale.shape, layer.shape) == (shape, (3, 5, 128))
         assert "3 of 128 -> 5" in repr(layer)
+        assert "float" in repr(layer) if how == "float" else f"int8 per {how}" in repr(layer)
         x, chosen = tt.tensor(draw((2, 128), 2)), at((0, 2, 1))[0].reshape(1, 3)
         for e in range(3):
-            want = QuantLinear(tt.quant.ternary(w[e], **options))(x[:1])
+            want = QuantLinear(tt.quant.ternary(w[e], **options), activations=how)(x[:1])
             got = layer(x[:1], chosen)[0, chosen.numpy().ravel().tolist().index(e)]
             np.testing.assert_array_equal(got.numpy(), want.numpy()[0])
 
@@ -237,6 +265,8 @@ def test_mixtures_that_do_not_fit_are_errors() -> None:
         MoE(made.router, made.gate_up, made.down, limit=0.0)
     with pytest.raises(DTypeError, match=r"Experts: packed or i8 weights \[experts, N, K\]"):
         Experts(tt.zeros((3, 4, 5)), tt.ones(3))
+    with pytest.raises(ArgumentError, match="Experts: activations='group' needs weights with a scale for each group"):
+        Experts.from_float(draw((2, 3, 8)), activations="group")
     with pytest.raises(ArgumentError, match="at least one matrix"):
         Experts.from_matrices([])
     with pytest.raises(ShapeError, match="all matrices must be alike"):
@@ -254,3 +284,12 @@ def test_modules_move_to_other_devices(device: str) -> None:
     np.testing.assert_allclose(got.to("cpu").numpy(), want, atol=0.05 * np.abs(want).max())
     made, *_ = moe()
     np.testing.assert_allclose(made.to(device)(x.to(device)).to("cpu").numpy(), made(x).numpy(), rtol=1e-4, atol=1e-4)
+    tokens, chosen = (
+        tt.tensor(draw((5, HIDDEN), 2)),
+        tt.tensor(np.array([[0, 2], [1, 2], [2, 0], [1, 0], [0, 1]], np.int32)),
+    )
+    for how in ("token", "group", "float"):
+        layer = Experts.from_float(draw((3, 9, HIDDEN), 3), group=8, scale_dtype="f16", activations=how)
+        want = layer(tokens, chosen).numpy()
+        got = layer.to(device)(tokens.to(device), chosen.to(device)).to("cpu").numpy()
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max() if how == "float" else 0)

@@ -219,8 +219,11 @@ def contained(base: Path, name: str) -> Path:
             "a plain file name inside the model directory",
             "Do not trust this model: a name that leads elsewhere is a known attack.",
         )
-    root = base.resolve()
-    target = (root / name).resolve()
+    root = Path(os.path.realpath(base))
+    inside = root / name
+    if not os.path.islink(inside):
+        return inside
+    target = inside.resolve()
     repository = next((p.parent for p in root.parents[:2] if p.name == "snapshots"), None)
     linked = repository is not None and (
         target.parent == repository / "blobs" or target.parent.parent == repository.parent / "blobs"

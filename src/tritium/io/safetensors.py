@@ -96,6 +96,12 @@ def parse(buffer: Buffer) -> SafetensorsFile:
 _SPACES = frozenset(" \t\r\n")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _INTEGER = re.compile(r"[ \t\r\n]*(0|[1-9][0-9]{0,18})(?![0-9.eE])")
+# A tensor as every writer known writes it; whatever else is parsed sign by sign, which also finds the place of a fault.
+_USUAL = re.compile(
+    r'[ \t\r\n]*\{[ \t\r\n]*"dtype"[ \t\r\n]*:[ \t\r\n]*"([A-Z0-9_]+)"[ \t\r\n]*,[ \t\r\n]*"shape"[ \t\r\n]*:[ \t\r\n]*'
+    r'\[((?:0|[1-9][0-9]{0,18})(?:,[ ]?(?:0|[1-9][0-9]{0,18})){0,7}|)\][ \t\r\n]*,[ \t\r\n]*"data_offsets"[ \t\r\n]*:[ \t\r\n]*'
+    r"\[(0|[1-9][0-9]{0,18}),[ ]?(0|[1-9][0-9]{0,18})\][ \t\r\n]*\}"
+)
 
 
 class _TensorHeader(NamedTuple):
@@ -196,6 +202,11 @@ class _Header:
         return notes, headers
 
     def tensor(self, name: str) -> _TensorHeader:
+        usual = _USUAL.match(self.text, self.position)
+        if usual is not None and usual[1] in DTYPES and int(usual[3]) <= int(usual[4]):
+            self.position = usual.end()
+            sizes = tuple(map(int, usual[2].split(","))) if usual[2] else ()
+            return _TensorHeader(usual[1], sizes, int(usual[3]), int(usual[4]))
         dtype, shape, span = "", None, None
         part = f"safetensors tensor {visible(name)!r}"
         for key in self.keys():

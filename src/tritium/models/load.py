@@ -44,7 +44,8 @@ from tritium.models.text.constraints import KINDS, Format, constrain
 from tritium.models.text.tokenizer import Tokenizer
 from tritium.models.weights import Divided, Network, assemble, from_entries, read_adapters, with_copy
 from tritium.nn.certified import HeadStatistics
-from tritium.nn.linear import ACTIVATIONS as WORDS
+from tritium.nn.linear import ACTIVATIONS as WORDS, QuantLinear
+from tritium.nn.mixers import Experts
 from tritium.parallel.group import as_group
 from tritium.tensor import Tensor
 
@@ -77,12 +78,16 @@ class Model:
     @property
     def activations(self) -> str:
         """Return how the inputs of most products are quantised: 'token', 'group' or 'float'."""
-        counts = Counter(layer.activations for layer in prepacked.linears(self.network).values())
+        counts = Counter(product.activations for product in self._products())
         return counts.most_common(1)[0][0] if counts else "token"
+
+    def _products(self) -> list[QuantLinear | Experts]:
+        """Return all products with quantised weights, those of experts too."""
+        return [*prepacked.linears(self.network).values(), *prepacked.experts(self.network).values()]
 
     def _why(self, how: str) -> str:
         """Return the reason for a kind of activations."""
-        groups = {layer.weight.group for layer in prepacked.linears(self.network).values()} - {0}
+        groups = {p.group if isinstance(p, Experts) else p.weight.group for p in self._products()} - {0}
         if how == "float":
             return "chosen"
         usual, why = self.config.description.activations(max(groups, default=0))

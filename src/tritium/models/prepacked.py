@@ -119,14 +119,16 @@ def save(
     pieces: list[Piece] = []
     layers = linears(network)
     weights: dict[str, Any] = {key: layer.weight for key, layer in layers.items()}
+    stacks = experts(network)
+    inputs = {key: product.activations for key, product in (layers | stacks).items()}
     tensors, certified = plain(network), network.certified
     if certified is not None:
         weights[COPY] = certified.copy.weight
         tensors |= {COPY_ERROR: certified.error, COPY_NORM: certified.norm}
-    for key, w in (weights | experts(network)).items():
+    for key, w in (weights | stacks).items():
         descriptions[key] = {
             "dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group, "scale": w.scale.dtype.name,
-            "activations": layers[key].activations if key in layers else "token",
+            "activations": inputs.get(key, "token"),
         }  # fmt: skip
         pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
         pieces.append(_piece(f"{key}.scale", host(w.scale)))
@@ -224,10 +226,11 @@ class Prepacked:
 
         def experts(p: Product) -> Experts:
             shape = (p.experts, p.rows, p.columns)
-            data, scale, group, _ = self._scaled(p.name, shape)
+            data, scale, group, activations = self._scaled(p.name, shape)
             base = quant.CANONICAL.get(data.dtype, data.dtype)
             here = data if data.dtype is device("cpu").backend.tiling(base) else ops.repack(data, base)
-            return Experts(here, asarray(scale.reshape(*shape[:2], *((-1,) if group else ())), device="cpu"), group)
+            scales = asarray(scale.reshape(*shape[:2], *((-1,) if group else ())), device="cpu")
+            return Experts(here, scales, group, activations=activations)
 
         def stored(key: str) -> Tensor | QuantLinear:
             shape = (self.config.vocab_size, self.config.hidden_size)

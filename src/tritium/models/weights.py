@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from threading import Condition
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,13 +145,13 @@ def assemble(config: Config, source: Source, context: int | None = None, group: 
             return _Builder(source, config, prefix, parts[i]).block(description.layers[i], ropes)
         return _SharedBuilder(source, config, prefix, parts[i], own[i], group).block(own[i].layer, ropes)
 
-    # Ranks agree about each matrix while they read, so they read in the same order.
-    with ThreadPoolExecutor(get_num_threads() if group is None else 1) as pool:
-        blocks = tuple(pool.map(block, range(config.layers)))
-    last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
+    # Tables first: they are the largest matrices, and what reading one takes for a while has left before the others are there.
     rows, multiplier = source.embedding(), description.embedding_multiplier
     plain = QuantEmbedding(rows, multiplier) if isinstance(rows, QuantLinear) else Embedding(rows, multiplier)
     embedding, table = _rotated_tables(config, plain, source.head())
+    last = RMSNorm(source.plain(Plain(NORM, (config.hidden_size,))), config.eps)
+    # Ranks agree about each matrix while they read, so they read in the same order.
+    blocks = read_layers(block, config.layers, get_num_threads() if group is None else 1)
     if group is None or own is None:
         return Network(embedding, ropes, blocks, Head(last, table, description.logits_multiplier), parts)
     words, sizes = shares.part(config.vocab_size, group.rank, group.ranks), shares.parts(config.vocab_size, group.ranks)
@@ -158,6 +159,27 @@ def assemble(config: Config, source: Source, context: int | None = None, group: 
     divided = Divided(Calls(group), tuple(share.layer for share in own))
     reason = "each rank has a part of it"
     return Network(MergedEmbedding(embedding, words, group), ropes, blocks, head, parts, None, reason, divided)
+
+
+def read_layers(block: Callable[[int], Block], layers: int, threads: int) -> tuple[Block, ...]:
+    """Return the blocks of all layers, read by several threads: of the layers that are left at most half at a time, so that what
+    reading them takes for a while fits where the others will be."""
+    left, running, turn = layers, 0, Condition()
+
+    def one(i: int) -> Block:
+        nonlocal left, running
+        with turn:
+            turn.wait_for(lambda: running < max(1, (left + 1) // 2))
+            running += 1
+        try:
+            return block(i)
+        finally:
+            with turn:
+                running, left = running - 1, left - 1
+                turn.notify_all()
+
+    with ThreadPoolExecutor(threads) as pool:
+        return tuple(pool.map(one, range(layers)))
 
 
 def _shares(config: Config, group: Group) -> tuple[shares.Share, ...]:
@@ -477,20 +499,19 @@ def from_entries(
         stored = [entry(f"{part.name}.weight", (part.rows, p.columns)) for part in p.parts]
         ternary = _agreed([_rows(e, part.order) for e, part in zip(stored, p.parts, strict=True)], group)
         weight = join(ternary, storage, usual_group(p.columns) if regroup else 0)
+        del ternary  # else in memory while the weights are tiled
         how = activations or default_activations(config, weight.group)
-        layer = BitLinear(weight, norm=norm, eps=config.eps, activations=how)
-        for e in stored:
-            forget(e.raw())
-        return layer
+        return BitLinear(weight, norm=norm, eps=config.eps, activations=how)
 
     def matrix(stored: Entry, order: np.ndarray[Any, Any] | None) -> BitLinear:
         weight = join(_agreed([_rows(stored, order)], group), storage)
         return BitLinear(weight, activations=activations or default_activations(config, weight.group))
 
     def experts(p: Product) -> Experts:
-        _check_for_experts(activations)
-        parts = [_of_experts(entries, entry, part, p) for part in p.parts]
-        return join_experts(_agreed(parts, group), p.experts)
+        parts = _agreed([_of_experts(entries, entry, part, p) for part in p.parts], group)
+        columns = usual_group(p.columns) if regroup else 0
+        how = activations or default_activations(config, columns or max(t.group for t in parts))
+        return join_experts(parts, p.experts, columns, activations=how)
 
     @cache  # a tied head is the embedding itself, not a second one
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor | QuantLinear:
@@ -542,15 +563,6 @@ def usual_group(columns: int) -> int:
     return next((group for group in (128, 64, 32) if columns % group == 0), 0)
 
 
-def _check_for_experts(activations: str | None) -> None:
-    """Raise for activations that experts are not multiplied with."""
-    if activations not in (None, "token"):
-        raise ArgumentError(
-            f"load: activations {activations!r} were asked for, and the model has experts, which are multiplied with int8 tokens alone. "
-            "Leave activations out, or give 'token'."
-        )
-
-
 def _check_names(entries: Mapping[str, Entry], config: Config) -> None:
     """Raise for weights that the configuration has no place for: something else is computed with them."""
     used = {name for stacked in (False, True) for name, _ in shapes_in_files(config, stacked=stacked)}
@@ -576,15 +588,17 @@ def _of_experts(
     if f"{part.name}.weight" in entries:
         stack = entry(f"{part.name}.weight", (p.experts, part.rows, p.columns))
         if part.order is None:
-            return stack.ternary()
-        return stack_rows([stack.ternary_rows(e * part.rows + part.order) for e in range(p.experts)])
+            return _rows(stack, None)
+        return stack_rows([_rows(stack, e * part.rows + part.order) for e in range(p.experts)])
     each = [entry(f"{of_expert(part.name, e)}.weight", (part.rows, p.columns)) for e in range(p.experts)]
     return stack_rows([_rows(e, part.order) for e in each])
 
 
 def _rows(entry: Entry, order: np.ndarray[Any, Any] | None) -> Ternary:
-    """Return some of the rows of a matrix; all for None."""
-    return entry.ternary() if order is None else entry.ternary_rows(order)
+    """Return some of the rows of a matrix; all for None. What was read of the file leaves the memory."""
+    rows = entry.ternary() if order is None else entry.ternary_rows(order)
+    forget(entry.raw())
+    return rows
 
 
 def _agreed(parts: list[Ternary], group: Group | None) -> list[Ternary]:
@@ -600,24 +614,34 @@ def _agreed(parts: list[Ternary], group: Group | None) -> list[Ternary]:
 def join(parts: list[Ternary], storage: dt.DType, group: int = 0) -> quant.Quantized:
     """Return projections of one input as one matrix; a scale for each row where theirs differ, in f16 if it is of a group and f16
     holds it, as files have it. group: the scales of weights without groups are repeated for groups of so many columns."""
-    whole = stack_rows(parts)
-    if group and not whole.group:
-        whole = replace(whole, scale=np.ascontiguousarray(whole.scales(group)), group=group)
-    scale = whole.scale
-    if whole.group:
-        with np.errstate(over="ignore"):
-            half = scale.astype(np.float16)
-        scale = half if np.array_equal(half.astype(np.float32), scale) else scale
+    whole = _in_groups(stack_rows(parts), group)
     weights = quant.Quantized(
-        "ternary", unpacked(whole.codes, whole.shape), asarray(scale, device="cpu"), None, whole.group
+        "ternary", unpacked(whole.codes, whole.shape), asarray(_stored_scale(whole), device="cpu"), None, whole.group
     )
     return weights if storage is dt.tern2 else replace(weights, data=ops.repack(weights.data, storage))
 
 
-def join_experts(parts: list[Ternary], count: int) -> Experts:
-    """Return matrices of experts, each kind below each other, as one tensor [experts, rows of all kinds, columns]."""
+def _in_groups(t: Ternary, group: int) -> Ternary:
+    """Return weights whose scales, where they have no groups, are repeated for groups of so many columns; 0: as they are."""
+    if not group or t.group:
+        return t
+    return replace(t, scale=np.ascontiguousarray(t.scales(group)), group=group)
+
+
+def _stored_scale(t: Ternary) -> np.ndarray[Any, Any]:
+    """Return the scales of weights as they are kept: those of groups in f16 if it holds them."""
+    if not t.group:
+        return t.scale
+    with np.errstate(over="ignore"):
+        half = t.scale.astype(np.float16)
+    return half if np.array_equal(half.astype(np.float32), t.scale) else t.scale
+
+
+def join_experts(parts: list[Ternary], count: int, group: int = 0, *, activations: str = "token") -> Experts:
+    """Return matrices of experts, each kind below each other, as one tensor [experts, rows of all kinds, columns]. group: as of
+    `join`."""
     kinds = [[t.take(np.arange(t.shape[0]).reshape(count, -1)[e]) for t in parts] for e in range(count)]
-    whole = stack_rows([t for kind in kinds for t in kind])
+    whole = _in_groups(stack_rows([t for kind in kinds for t in kind]), group)
     if not whole.scale.ndim:
         whole = replace(whole, scale=np.full(whole.shape[0], whole.scale, np.float32))
     flat = unpacked(whole.codes, whole.shape)
@@ -625,8 +649,8 @@ def join_experts(parts: list[Ternary], count: int) -> Experts:
     data = Tensor(
         flat.storage, dt.tern2, (count, rows, columns), Spec((count, rows, columns), dt.tern2).strides, flat.offset
     )
-    scale = asarray(whole.scale.reshape(count, rows, *whole.scale.shape[1:]), device="cpu")
-    return Experts(data, scale, whole.group)
+    scale = asarray(_stored_scale(whole).reshape(count, rows, *whole.scale.shape[1:]), device="cpu")
+    return Experts(data, scale, whole.group, activations=activations)
 
 
 def _floats(a: np.ndarray[Any, Any], copied: bool) -> Tensor:
@@ -648,6 +672,7 @@ def _unquantised(entry: Entry, kind: dt.DType, own: range) -> Tensor:
     for rows in rows_at_a_time(len(own), k):
         part = raw[(own.start + rows.start) * row : (own.start + rows.stop) * row]
         out[rows] = dequantize(entry.stored, part, (rows.stop - rows.start, k)).astype(kind.numpy)
+        forget(part)
     return from_numpy(out, device="cpu")
 
 

@@ -19,7 +19,7 @@ from tritium import dtype as dt, ops, quant
 from tritium.arguments import checked, checked_class
 from tritium.errors import ArgumentError, DTypeError, ShapeError, shown
 from tritium.interop import read_tensor
-from tritium.nn.linear import QuantLinear
+from tritium.nn.linear import ACTIVATIONS as INPUTS, QuantLinear
 from tritium.nn.transformer import ACTIVATIONS, MLP, RMSNorm
 from tritium.quant import Quantized
 from tritium.tensor import Tensor
@@ -160,24 +160,28 @@ GATES = ("softmax", "sigmoid", "softmax_of_chosen")
 
 @checked_class
 class Experts:
-    """Quantised weights of all experts [E, N, K] as one tensor, tiled for its device; called with tokens and the experts they chose."""
+    """Quantised weights of all experts [E, N, K] as one tensor, tiled for its device; called with tokens and the experts they chose.
 
-    __slots__ = ("_group", "data", "scale")
+    activations: 'token', 'group' or 'float', as of `QuantLinear`, whose products these are: each expert's results have the bits of
+    a `QuantLinear` with its weights. Scales are f32, or f16 where they are given so.
+    """
 
-    def __init__(self, data: Tensor, scale: Tensor, group: int = 0) -> None:
+    __slots__ = ("_activations", "_group", "data", "scale")
+
+    def __init__(self, data: Tensor, scale: Tensor, group: int = 0, *, activations: str = "token") -> None:
         if data.ndim != 3 or data.dtype not in ops.WEIGHTS:
             raise DTypeError(f"Experts: packed or i8 weights [experts, N, K] are needed, given {data.spec}.")
         kind = data.device.backend.tiling(data.dtype)
         fits = group % kind.block == 0
         self.data = ops.repack(data, kind) if fits and kind is not data.dtype else data
-        self.scale, self._group = scale.to(dt.f32), group
+        self.scale, self._group = scale if scale.dtype is dt.f16 else scale.to(dt.f32), group
+        ops.check_activations(activations, group, "Experts")
+        self._activations = activations
         pairs = ops.full((1, 1), 0, dt.i32, device=data.device)
-        ops.expert_matmul(
-            ops.full((1, data.shape[2]), 0.0, device=data.device), self.data, self.scale, pairs, group
-        )  # checks
+        self(ops.full((1, data.shape[2]), 0.0, device=data.device), pairs)  # checks
 
     @classmethod
-    def from_matrices(cls, matrices: list[Quantized]) -> Experts:
+    def from_matrices(cls, matrices: list[Quantized], *, activations: str = "token") -> Experts:
         """Join one quantised matrix for each expert: the same shape, dtype and kind of scale."""
         if not matrices:
             raise ArgumentError("Experts: at least one matrix is needed, none was given.")
@@ -188,25 +192,36 @@ class Experts:
                 raise ArgumentError(
                     f"Experts: scheme {m.scheme!r} has no integer product; use ternary, symmetric int8 or int4."
                 )
-            same = (m.data.spec, m.scale.shape, m.group) == (first.data.spec, first.scale.shape, first.group)
+            same = (m.data.spec, m.scale.spec, m.group) == (first.data.spec, first.scale.spec, first.group)
             if not same:
                 raise ShapeError(f"Experts: all matrices must be alike, given {first.data.spec} and {m.data.spec}.")
         integers = ops.stack([ops.repack(m.data, dt.i8) for m in plain])
         scales = ops.stack([m.scale for m in plain])
-        return cls(ops.repack(integers, first.data.dtype), scales, first.group)
+        return cls(ops.repack(integers, first.data.dtype), scales, first.group, activations=activations)
 
     @classmethod
-    def from_float(cls, w: Any, *, axis: int | None = None, group: int = 0) -> Experts:
-        """Quantise float weights [experts, N, K] to -1, 0 and 1, each expert by itself; see `quant.ternary` for axis and group."""
+    def from_float(
+        cls, w: Any, *, axis: int | None = None, group: int = 0, scale_dtype: Any = dt.f32, activations: str = "token"
+    ) -> Experts:
+        """Quantise float weights [experts, N, K] to -1, 0 and 1, each expert by itself; see `quant.ternary` for axis, group and
+        scale_dtype."""
         weights = read_tensor(w, "Experts")
         if weights.ndim != 3:
             raise ShapeError(f"Experts: weights [experts, N, K] are needed, given {weights.spec}.")
-        return cls.from_matrices([quant.ternary(weights[e], axis=axis, group=group) for e in range(weights.shape[0])])
+        matrices = [
+            quant.ternary(weights[e], axis=axis, group=group, scale_dtype=scale_dtype) for e in range(weights.shape[0])
+        ]
+        return cls.from_matrices(matrices, activations=activations)
 
     @property
     def group(self) -> int:
         """Return the columns of a row that share a scale; 0: all do."""
         return self._group
+
+    @property
+    def activations(self) -> str:
+        """Return how x is multiplied: 'token', 'group' or 'float'."""
+        return self._activations
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -220,19 +235,20 @@ class Experts:
 
     def __call__(self, x: Tensor, experts: Tensor) -> Tensor:
         """Return x times the weights of the chosen experts; see `tt.expert_matmul`."""
-        return ops.expert_matmul(x, self.data, self.scale, experts, self._group)
+        return ops.expert_matmul(x, self.data, self.scale, experts, self._group, self._activations)
 
     def to(self, device: Any) -> Experts:
         """Return the same weights on another device, repacked for it."""
         kind = dt.tern2 if self.data.dtype.is_ternary else dt.i8
         plain = self.data if self.data.dtype is kind else ops.repack(self.data, kind)
-        return Experts(plain.to(device=device), self.scale.to(device=device), self._group)
+        return Experts(
+            plain.to(device=device), self.scale.to(device=device), self._group, activations=self._activations
+        )
 
     def __repr__(self) -> str:
         experts, rows, columns = self.shape
-        return (
-            f"Experts({experts} of {columns} -> {rows}, {self.data.dtype}, scale {self.scale.spec}, {self.data.device})"
-        )
+        how = f"activations {INPUTS[self._activations]}"
+        return f"Experts({experts} of {columns} -> {rows}, {self.data.dtype}, scale {self.scale.spec}, {how}, {self.data.device})"
 
 
 @checked_class

@@ -182,6 +182,11 @@ VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
         ("quantized_matmul_group", {"activations": "group"}),
         ("quantized_matmul_float", {"activations": "float"}),
     ],
+    ops.expert_matmul: [
+        ("expert_matmul", {"activations": "token"}),
+        ("expert_matmul_group", {"activations": "group"}),
+        ("expert_matmul_float", {"activations": "float"}),
+    ],
     ops.gelu: [("gelu", {"approximate": "none"}), ("gelu_tanh", {"approximate": "tanh"})],
     ops.matmul: [
         ("matmul", {"algorithm": "blas"}),

@@ -121,7 +121,9 @@ def _asked(s: Arr, key: Arr) -> Arr:
 # ---- experts
 
 
-def _expert_matmul(x: Arr, w: Arr | Packed, scale: Arr, experts: Arr, *, group: int, out: Arr) -> None:
+def _expert_matmul(
+    x: Arr, w: Arr | Packed, scale: Arr, experts: Arr, *, group: int, activations: str = "token", out: Arr
+) -> None:
     matrices = integers(w)
     bad = (experts < 0) | (experts >= matrices.shape[0])
     if bad.any():
@@ -134,7 +136,8 @@ def _expert_matmul(x: Arr, w: Arr | Packed, scale: Arr, experts: Arr, *, group: 
         chosen = experts == e
         y = np.empty((int(chosen.sum()), matrices.shape[1]), out.dtype)
         own = scale[e] if scale.ndim else scale
-        QUANTIZED[ops.quantized_matmul](rows[chosen], matrices[e], np.asarray(own), None, group=group, out=y)
+        how = {"group": group, "activations": activations}
+        QUANTIZED[ops.quantized_matmul](rows[chosen], matrices[e], np.asarray(own), None, **how, out=y)
         out[chosen] = y
 
 

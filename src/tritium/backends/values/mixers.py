@@ -1,7 +1,8 @@
 """The rows of mixers over values of a library: the Hadamard transform, rows with a state of their sequence, products of experts.
 
 Knows nothing of MLX or torch. Sequences of a batch are computed together, token by token; sums over a state are the library's own,
-so that their last bits may differ from the CPU's. The Hadamard transform and the products of experts have the reference's bits.
+so that their last bits may differ from the CPU's. The Hadamard transform and the products of experts, but for those of float
+activations, have the reference's bits.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def expert_of(w: Packed | Value, take: Callable[[Value], Value]) -> Packed | Val
 
 
 def _expert_matmul(
-    xp: Namespace, x: Value, w: Packed | Value, scale: Value, experts: Value, group: int, n: int
+    xp: Namespace, x: Value, w: Packed | Value, scale: Value, experts: Value, group: int, activations: str, n: int
 ) -> Value:
     """Pair by pair while there are no more of them than experts; else expert by expert, and each pair keeps its own: which experts
     were chosen is not known on the host."""
@@ -149,7 +150,7 @@ def _expert_matmul(
             return xp.take(value, index, 0)[0]
 
         own = take(scale) if len(scale.shape) else scale
-        return scaled(xp, some, expert_of(w, take), own, None, group, "token")
+        return scaled(xp, some, expert_of(w, take), own, None, group, activations)
 
     if pairs <= count:
         y = xp.concat([product(rows[p : p + 1], held[p : p + 1]) for p in range(pairs)], 0)
@@ -173,9 +174,9 @@ def makers(xp: Namespace) -> dict[Op, Fn]:
     def gated_delta_rule(out: tuple[Spec, ...]) -> Fn:
         return lambda *xs: _gated_delta_rule(xp, *xs)
 
-    def expert_matmul(out: Spec, group: int) -> Fn:
+    def expert_matmul(out: Spec, group: int, activations: str) -> Fn:
         return lambda x, w, scale, experts: cast(
-            xp, _expert_matmul(xp, x, w, scale, experts, group, out.shape[-1]), out.dtype
+            xp, _expert_matmul(xp, x, w, scale, experts, group, activations, out.shape[-1]), out.dtype
         )
 
     return {

@@ -5,6 +5,7 @@ Knows nothing of writing. The readers check every byte before it is used.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tritium.arguments import checked
@@ -70,10 +71,14 @@ def _directory(path: Path, variant: str | None, ternarise: bool, mapped: bool) -
     if (path / INDEX).is_file():
         index = read_json(contained(path, INDEX))
         return hf_model.read(path, hf_model.shards(path, index, mapped), config, index, variant, ternarise)
-    names = sorted(p.name for p in path.glob("*.safetensors"))
+    try:
+        listed = sorted(os.listdir(path))
+    except OSError as error:
+        raise FormatError(f"directory {visible(path.name)}: cannot be read: {error.strerror}.") from None
+    names = [name for name in listed if name.endswith(".safetensors")]
     if "model.safetensors" in names:
         names = ["model.safetensors"]
-    ggufs = sorted(p.name for p in path.glob("*.gguf"))
+    ggufs = [name for name in listed if name.endswith(".gguf")]
     if len(names) == 1:
         files = {names[0]: map_file(contained(path, names[0]), mapped)}
         return hf_model.read(path, files, config, None, variant, ternarise)
