@@ -53,6 +53,8 @@ static PyObject *failed(CUresult code, const char *what) {
   return PyErr_Format(PyExc_RuntimeError, "%s: CUDA error %d, %s", what, (int)code, text ? text : "unknown");
 }
 
+#define MAP_ALIGNMENT 128 /* of a tensor map: the driver needs 64 bytes, headers since CUDA 13 declare 128 */
+
 /* encode(address, swizzle, element bytes, element type, box, shape, strides): a tensor map as bytes; rows come first. */
 static PyObject *encode(PyObject *self, PyObject *args) {
   unsigned long long address;
@@ -74,7 +76,7 @@ static PyObject *encode(PyObject *self, PyObject *args) {
     if (PyErr_Occurred()) return NULL;
   }
   steps[rank - 1] = 0;
-  _Alignas(64) CUtensorMap map;
+  _Alignas(MAP_ALIGNMENT) CUtensorMap map;
   CUresult code = driver.encode(&map, (CUtensorMapDataType)type, (cuuint32_t)rank, (void *)(uintptr_t)address, sizes, steps,
                                 boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, (CUtensorMapSwizzle)swizzle,
                                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -88,7 +90,7 @@ typedef struct {
   CUlaunchConfig config;
   CUlaunchAttribute early;
   CUfunction function;
-  CUtensorMap *maps; /* 64-byte aligned, one for each parameter */
+  CUtensorMap *maps; /* aligned, one for each parameter */
   uint64_t *values;  /* one for each parameter */
   void **params;
   char *kinds;
@@ -161,7 +163,7 @@ static int prepare(Step *step, PyObject *given) {
     return -1;
   step->count = PyTuple_GET_SIZE(parameters);
   size_t room = step->count > 0 ? (size_t)step->count : 1;
-  step->maps = aligned_alloc(64, room * sizeof(CUtensorMap));
+  step->maps = aligned_alloc(MAP_ALIGNMENT, room * sizeof(CUtensorMap));
   step->values = calloc(room, sizeof(uint64_t));
   step->params = calloc(room, sizeof(void *));
   step->kinds = calloc(room, 1);
