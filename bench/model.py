@@ -53,7 +53,10 @@ def ours(path: str, args: argparse.Namespace, *more: str) -> Callable[[], Rates]
     def run() -> Rates:
         command = [sys.executable, "-m", "tritium", "bench", "model", path, "--json", "--threads", str(args.threads)]
         command += ["-p", str(args.prefill), "-n", str(args.decode), "-r", str(args.repetitions), *more]
-        rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["rows"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
+        rows = json.loads(done.stdout)["rows"]
         return rows["prefill"]["median"], rows["decode"]["median"]
 
     return run
@@ -319,7 +322,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--prefill", type=int, default=128)
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repetitions", type=int, default=3, help="of each engine in a round; their median counts (3)")
+    parser.add_argument(
+        "--repetitions", type=int, default=3, help="of each engine in a round, 3 or more; their median counts"
+    )
     parser.add_argument(
         "--version", action="append", default=[], nargs=2, metavar=("NAME", "TEXT"), help="of a peer, for --results"
     )
@@ -332,6 +337,8 @@ def main() -> None:
     args = parser.parse_args()
     if not args.ours:
         parser.error("--ours FILE is needed: a model of any format this package reads")
+    if args.repetitions < 3:
+        parser.error(f"--repetitions must be 3 or more, given {args.repetitions}: a median of fewer means nothing")
     if args.inside:
         print(json.dumps(load_and_write(args.ours[0], args)))
         return
