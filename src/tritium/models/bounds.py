@@ -28,7 +28,7 @@ MOST = 8  # a head is read as a whole where more than one in so many of its rows
 
 
 class Distances(Protocol):
-    """How far each logit may be from its number, where few are asked for."""
+    """Distances of logits from their numbers, computed for those that are asked for."""
 
     @property
     def distance(self) -> Array:
