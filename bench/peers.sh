@@ -5,8 +5,9 @@
 #   bench/peers.sh FOLDER          # then LLAMA=FOLDER/llama BITNET=FOLDER/bitnet IK=FOLDER/ik bench/machine.sh
 #   PEERS="llama ik" JOBS=2 bench/peers.sh FOLDER
 #
-# Sources that are in FOLDER (llama.cpp, BitNet with 3rdparty/llama.cpp in it, ik_llama.cpp, kleidiai) are built as they are, the others are
-# cloned; LLAMA_GIT, BITNET_GIT, IK_GIT and KLEIDIAI_GIT name other places to clone from, folders too. ccache is used where it is installed.
+# Sources that are in FOLDER (llama.cpp, BitNet with 3rdparty/llama.cpp in it, ik_llama.cpp, kleidiai) are built as they are,
+# the others are cloned; LLAMA_GIT, BITNET_GIT, IK_GIT and KLEIDIAI_GIT name other places to clone from, folders too.
+# ccache is used where it is installed.
 # A build for another machine: FLAGS="-DGGML_NATIVE=OFF -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON" bench/peers.sh FOLDER
 set -euo pipefail
 folder=$(mkdir -p "${1:?a folder is needed}" && cd "$1" && pwd)
@@ -56,9 +57,10 @@ bitnet() {
   [ -f "$root/include/bitnet-lut-kernels.h" ] ||
     cp "$root/preset_kernels/bitnet_b1_58-3B/bitnet-lut-kernels-$kernels.h" "$root/include/bitnet-lut-kernels.h"
   sed -i 's/message(FATAL_ERROR "Clang is required/message(STATUS "Clang is recommended/' "$root/src/CMakeLists.txt"
-  # Its fork asks for no instruction set on ARM: without -mcpu its products have no dot instructions. GCC 12 fails to vectorise its quantiser.
-  build bitnet BitNet llama-bench -DCMAKE_CXX_FLAGS="-fpermissive -w ${arm:+-mcpu=native -fno-tree-loop-vectorize}" -DCMAKE_C_FLAGS="-w ${arm:+-mcpu=native}" \
-    -DBITNET_X86_TL2=OFF -DBITNET_ARM_TL1=OFF
+  # Its fork asks for no instruction set on ARM: without -mcpu its products have no dot instructions. GCC 12 fails when it
+  # vectorises its quantiser.
+  build bitnet BitNet llama-bench -DCMAKE_CXX_FLAGS="-fpermissive -w ${arm:+-mcpu=native -fno-tree-loop-vectorize}" \
+    -DCMAKE_C_FLAGS="-w ${arm:+-mcpu=native}" -DBITNET_X86_TL2=OFF -DBITNET_ARM_TL1=OFF
 }
 
 for peer in ${PEERS:-llama bitnet ik ${arm:+kleidiai}}; do "$peer"; done
