@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Measures a machine with many threads in one go: DRAM, whole models, a decode step by its parts, long prompts, ternary products,
-# each beside llama.cpp and bitnet.cpp where they were built (bench/peers.sh). What it prints and writes lies in the folder.
+# Measures a machine in one go: DRAM, whole models, a decode step by its parts, long prompts, ternary products, each beside llama.cpp,
+# bitnet.cpp and ik_llama.cpp where they were built (bench/peers.sh). What it prints and writes lies in the folder.
 #
 #   bench/machine.sh [FOLDER]                  # everything, with all CPUs
 #   THREADS=16 PARTS="dram model parts" bench/machine.sh out
 #
-# LLAMA and BITNET: folders with llama-bench and its libraries, as bench/peers.sh leaves them; empty: without that peer.
+# LLAMA, BITNET and IK: folders with llama-bench and its libraries, as bench/peers.sh leaves them; empty: without that peer.
+# SHAPES, BATCHES, LIBS: of the products; ROUNDS: of the models.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-machine}
@@ -17,6 +18,7 @@ vocab=${VOCAB:-128256}
 rounds=${ROUNDS:-6}
 llama=${LLAMA:-}
 bitnet=${BITNET:-}
+ik=${IK:-}
 mkdir -p "$out" "$models"
 
 note() { printf '\n== %s (%s s)\n' "$1" "$SECONDS"; }
@@ -28,6 +30,8 @@ make() {
   "$python" "$here/make_model.py" "$models/tq2.gguf" --format tq2_0 "${more[@]}" >>"$out/make.log" 2>&1 &
   wait
   "$python" -m tritium prepack "$models/i2s.gguf" "$models/ours.tritium" --overwrite >>"$out/make.log" 2>&1
+  [ -z "$ik" ] || LD_LIBRARY_PATH=$ik "$ik/llama-quantize" --allow-requantize --token-embedding-type f16 \
+    "$models/i2s.gguf" "$models/iq2.gguf" IQ2_BN >>"$out/make.log" 2>&1
 }
 
 # Bytes a second that all threads read, over eight times the last cache.
@@ -49,12 +53,13 @@ PY
 peers() {
   [ -n "$llama" ] && printf '%s\0' --peer "llama.cpp TQ2_0, f16" "$llama/llama-bench" "$models/tq2.gguf"
   [ -n "$bitnet" ] && printf '%s\0' --peer "bitnet.cpp I2_S, f16" "$bitnet/llama-bench" "$models/i2s.gguf"
+  [ -n "$ik" ] && printf '%s\0' --ik "ik_llama.cpp IQ2_BN, f16" "$ik/llama-bench" "$models/iq2.gguf"
   return 0
 }
 
 model() {
   mapfile -d '' -t others < <(peers)
-  LD_LIBRARY_PATH="$llama:${LD_LIBRARY_PATH:-}" "$python" "$here/model.py" --ours "$models/ours.tritium" "${others[@]}" \
+  "$python" "$here/model.py" --ours "$models/ours.tritium" "${others[@]}" \
     --threads "$threads" --rounds "$rounds" --results "$out/models.json"
 }
 
@@ -76,7 +81,7 @@ products() {
   [ -n "$bitnet" ] && ggml="bitnet.cpp=i2_s=$bitnet/libggml.so"
   [ -n "$llama" ] && ggml="$ggml llama.cpp=tq2_0=$llama"
   TRITIUM_GGML=$ggml LD_LIBRARY_PATH="$llama:${LD_LIBRARY_PATH:-}" "$python" "$here/ternary.py" --threads "$threads" \
-    --batches "${BATCHES:-1,16,128,512}" --shapes "${SHAPES:-2560x2560,6912x2560,2560x6912}" --libs tritium,tern5 --no-extras \
+    --batches "${BATCHES:-1,16,128,512}" --shapes "${SHAPES:-2560x2560,6912x2560,2560x6912}" --libs "${LIBS:-tritium,tern5}" --no-extras \
     ${QUICK:+--quick} ${ggml:+--peer "$here/ggml_peer.py"} --results "$out/ternary.json"
 }
 

@@ -66,7 +66,10 @@ def peer(program: str, path: str, args: argparse.Namespace, *more: str) -> Calla
     def run() -> Rates:
         command = [program, "-m", path, "-t", str(args.threads), "-r", str(args.repetitions), "-o", "json", *more]
         command += ["-p", str(args.prefill), "-n", str(args.decode)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # Several engines have libraries of the same names: each takes those beside it.
+        beside = os.pathsep.join(filter(None, (str(Path(program).parent), os.environ.get("LD_LIBRARY_PATH"))))
+        paths = os.environ | {"LD_LIBRARY_PATH": beside}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=paths)
         if done.returncode:
             raise SystemExit(f"{program} ended with {done.returncode}: {done.stderr[-500:]}")
         rows = json.loads(done.stdout[done.stdout.index("[") :])

@@ -17,7 +17,8 @@ they exceed the last-level cache, or 512 MB where that is less (at most 1024 cop
 virtual machine may report the cache of its whole host: then the weights are colder than they need be, no more. Every
 answer is checked before it is timed: tritium's bit for bit against the integer formula, and 16 tokens of all against
 float64 within 0.1 % (float products) or 4 % (int8 activations). A sample is a loop of calls lasting at least 2 ms;
-libraries take turns in rounds, a random order and then its reverse; with several threads each first waits until the
+libraries take turns in rounds, a random order and then its reverse (--cpu-time: CPU time of the calling thread, which other
+processes lengthen only by what they take of caches and memory); with several threads each first waits until the
 spinning threads of the one before are asleep. A library that would take more than some seconds for one call (going by 16
 tokens) is left out of that cell, and a note says so.
 
@@ -46,7 +47,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns, sleep
+from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
 
 from results import Column, Entry, add_option, figure, ratio, write
@@ -85,6 +86,7 @@ class Field:
     calls: dict[str, Call]
     quiet: dict[str, Callable[[], None] | None]
     threads: int
+    clock: Callable[[], int] = perf_counter_ns
     last: str = ""
 
     def settle(self, name: str) -> None:
@@ -104,7 +106,7 @@ class Field:
         loops = 1
         while True:
             self.settle(name)
-            elapsed = timed(self.calls[name], loops)
+            elapsed = timed(self.calls[name], loops, self.clock)
             if elapsed >= SAMPLE_NS:
                 return loops, elapsed
             loops = max(loops + 1, math.ceil(loops * 1.2 * SAMPLE_NS / max(elapsed, 1)))
@@ -123,7 +125,7 @@ class Field:
             shuffle(order)
             for name in order + order[::-1]:
                 self.settle(name)
-                samples[name].append(timed(self.calls[name], plan[name][0]) / plan[name][0])
+                samples[name].append(timed(self.calls[name], plan[name][0], self.clock) / plan[name][0])
         return samples
 
 
@@ -162,6 +164,7 @@ class Run:
     makers: dict[str, Maker]
     peers: Sequence[str]
     cold: int
+    clock: Callable[[], int] = perf_counter_ns
     notes: list[str] = field(default_factory=list)
     cells: list[dict[str, Any]] = field(default_factory=list)
 
@@ -206,7 +209,7 @@ class Run:
                     raise SystemExit(f"{name}, {where}: {error}") from error
                 self.notes.append(f"{name} did not run {where}: {str(error).splitlines()[0]}")
         quiet = {name: products[name].quiet for name in calls}
-        samples = Field(calls, quiet, self.threads).run(*((0.6, 4, 12) if self.quick else (4.0, 8, 40)))
+        samples = Field(calls, quiet, self.threads, self.clock).run(*((0.6, 4, 12) if self.quick else (4.0, 8, 40)))
         self.cells.append(record(m.n, m.k, batch, samples, products))
 
 
@@ -269,7 +272,8 @@ def child(args: argparse.Namespace, threads: int) -> dict[str, Any]:
     for group in args.groups:
         makers[f"g{group}"] = partial(use_groups, group=group)
         makers[f"g{group} both"] = partial(use_groups, group=group, activations="group")
-    run = Run(threads, args.quick, makers, args.peer, args.cold)
+    clock = thread_time_ns if args.cpu_time else perf_counter_ns
+    run = Run(threads, args.quick, makers, args.peer, args.cold, clock)
     for n, k in args.shapes:
         run.shape(n, k, args.batches)
         gc.collect()
@@ -372,6 +376,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="fewer samples, a smaller head")
     parser.add_argument("--no-extras", action="store_true", help="neither the output head nor the cost of a call")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="of one thread, without extras: for a machine with other load"
+    )
     parser.add_argument("--refresh", action="store_true", help="measure the ceilings again")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a call)")
@@ -379,6 +386,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--cold", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.cpu_time and not (args.threads == [1] and (args.no_extras or args.kernels)):
+        parser.error("--cpu-time is the time of one thread: it needs --threads 1 and --no-extras")
     if usable and max(args.threads) > len(usable):
         parser.error(f"--threads {max(args.threads)}: this process may use {len(usable)} CPU(s)")
     return args

@@ -30,7 +30,7 @@ TRITIUM_INLINE void dot_line(const int8_t* line, const int8x16_t* y, int32x4_t a
   }
 }
 
-// t[S strips][4 quads][C tokens][4 rows] over k, a multiple of 16. y: a panel of C tokens, interleaved by 4.
+// t[S strips][4 quads][C tokens][4 rows] += k, a multiple of 16. y: a panel of C tokens, interleaved by 4.
 // Lines are taken together until their activations fill registers. Even and odd ones have sums of their own where one
 // set of sums would wait for itself.
 template <class F, int C, int S>
@@ -38,10 +38,11 @@ inline void dot(const int8_t* w, const int8_t* y, int64_t k, int32_t* t) {
   constexpr auto kAll = std::make_integer_sequence<int, C>();
   constexpr int kLines = C == 1 ? 4 : 2, kLoads = kLines * C / 4, kOdd = C * S == 1 ? 1 : 0;
   int32x4_t a[1 + kOdd][S][4][C];
-  for (auto& set : a) {
-    for (auto& strip : set) {
-      for (auto& quad : strip) {
-        for (int32x4_t& sum : quad) sum = vdupq_n_s32(0);
+  for (int s = 0; s < S; ++s) {
+    for (int i = 0; i < 4; ++i) {
+      for (int c = 0; c < C; ++c) {
+        a[0][s][i][c] = vld1q_s32(t + ((s * 4 + i) * C + c) * 4);
+        if (kOdd) a[kOdd][s][i][c] = vdupq_n_s32(0);
       }
     }
   }
@@ -72,19 +73,29 @@ TRITIUM_INLINE void finish_strip(int32x4_t t[4], int strip, int32_t sum, int32_t
   for (int i = 0; i < 4; ++i) vst1q_s32(to + F::row(strip, i / 2) + i % 2 * 4, t[i]);
 }
 
+// t[view][token][4 rows] += the views of 16 ternary rows for C tokens.
+template <int C>
+TRITIUM_INLINE void add_ternary(const int8_t* w, const int8_t* y, int64_t k, int32_t* t) {
+  if constexpr (C == 4) {
+    tern_dot4(w, y, k / 8, t);
+  } else if constexpr (C == 6) {
+    tern_dot6(w, y, k / 8, t);
+  } else {
+    dot<Tern2, C, 1>(w, y, k, t);
+  }
+}
+
 // The sums of one block of rows for C tokens: to[token * kChunkRows + row]. sums: those of the tokens' q.
 template <class F, int C>
 void dot_block(const int8_t* w, const int8_t* y, int64_t k, const int32_t* sums, int32_t* to) {
   constexpr int kAtOnce = C == 1 ? F::kStrips : 1;  // as registers allow
-  alignas(64) int32_t t[kAtOnce][4][C][4];
   for (int s = 0; s < F::kStrips; s += kAtOnce) {
+    alignas(64) int32_t t[kAtOnce][4][C][4] = {};
     const int8_t* const from = w + s * F::kVectors * 16;
     if constexpr (F::kTernary && C == 1) {
       tern_dot1(from, y, k / 16, t[0][0][0]);
-    } else if constexpr (F::kTernary && C == 4) {
-      tern_dot4(from, y, k / 8, t[0][0][0]);
-    } else if constexpr (F::kTernary && C == 6) {
-      tern_dot6(from, y, k / 8, t[0][0][0]);
+    } else if constexpr (F::kTernary) {
+      add_ternary<C>(from, y, k, t[0][0][0]);
     } else {
       dot<F, C, kAtOnce>(from, y, k, t[0][0][0]);
     }

@@ -37,6 +37,7 @@ struct Tern2 {
   static constexpr int kVectors = 1;                         // of a strip in a line
   static constexpr int kOffset[4] = {1, 1, 1, 0};
   static constexpr int kMax = 2;  // of |field|
+  static constexpr int kMost = 1;  // of |weight|
 
   TRITIUM_INLINE static void views(const int8x16_t* b, int8x16_t v[4]) {
     v[3] = b[0];
@@ -67,7 +68,7 @@ struct Int8 {
   static constexpr int kRows = 16, kStrips = 1, kLine = 64;
   static constexpr int kVectors = 4;
   static constexpr int kOffset[4] = {0, 0, 0, 0};
-  static constexpr int kMax = 128;
+  static constexpr int kMax = 128, kMost = 128;
 
   TRITIUM_INLINE static void views(const int8x16_t* b, int8x16_t v[4]) {
     for (int i = 0; i < 4; ++i) v[i] = veorq_s8(b[i], vdupq_n_s8(-128));
@@ -82,7 +83,7 @@ struct Int4 {
   static constexpr int kRows = 32, kStrips = 2, kLine = 64;
   static constexpr int kVectors = 2;
   static constexpr int kOffset[4] = {8, 8, 0, 0};
-  static constexpr int kMax = 15;
+  static constexpr int kMax = 15, kMost = 8;
 
   TRITIUM_INLINE static void views(const int8x16_t* b, int8x16_t v[4]) {
     for (int i = 0; i < 2; ++i) {

@@ -11,11 +11,17 @@
 //   template <class F> static void unpack(const int8_t* block, int64_t k, int8_t* tiles);
 //   static void tile_sums(const int8_t* tile, const int8_t* y, int width, int64_t k, int32_t* c);  adds to c[width * 8]
 //   static void tile_rows(const int32_t* c, int token, int32_t* to);                               8 sums of one token
+// and, where it has faster ways for the groups of a ternary format (arm_groups.h),
+//   static constexpr bool kTokenGroups, kPanelGroups, kTileGroups;   for one token; several; 12, weights unpacked
+//   static void token_groups(const TokenGroups& g, bool half, float* to);
+//   static void panel_group(const Blocks& w, const int8_t* y, int width, const PanelGroup& g, float* to);
+//   static void tile_group(const int8_t* tile, const int8_t* y, int64_t k, const float* scales, float* to);  to[12 * 8]
 #pragma once
 
 #include "../threads.h"
 #include "../workspace.h"
 #include "arm_formats.h"
+#include "arm_groups.h"
 #include "arm_panels.h"
 #include "product.h"
 
@@ -26,6 +32,7 @@ constexpr int kMaxWidth = 16;                  // of a panel
 constexpr int kTileWidth = 12;                 // of a panel for unpacked weights
 constexpr int64_t kTileK = 2560;               // k of a panel that stay in L1 while the tiles pass by
 constexpr int64_t kUnpackedBytes = 192 << 10;  // of weights, to stay in L2
+constexpr int64_t kStreamedGroups = 23;        // kStreamed where weights are grouped and U::kTileGroups
 constexpr int64_t kPackGrain = 1 << 15;        // activations that make it worth waking another thread
 constexpr int64_t kProductGrain = 1 << 18;     // multiplications, likewise
 
@@ -36,24 +43,66 @@ struct Blocks {
   int blocks;
 };
 
+// The scales of the groups of a chunk's rows: [group][kChunkRows], f32 or f16.
+struct GroupScales {
+  const char* data;
+  bool half;
+
+  int64_t step() const { return kChunkRows * (half ? 2 : 4); }  // bytes between groups
+  const float* floats(int64_t g) const { return reinterpret_cast<const float*>(data + g * step()); }
+};
+
+// Copies the scales of a chunk to `space`. Where rows lie side by side, those of the next chunk are fetched: scales of
+// neighbouring groups are far from each other, and nothing else would fetch them in time. halves: f16 may stay f16.
+inline GroupScales load_chunk_scales(const Product& p, int64_t row, int64_t rows, char* space, bool halves) {
+  const int64_t size = item_size(p.scale_type);
+  const GroupScales to{space, halves && p.scale_type == DType::f16 && p.scale_row == 2};
+  if (p.scale_row != size || rows < kChunkRows) {
+    if (to.half) {
+      for (int64_t g = 0; g < p.groups; ++g, space += to.step()) {
+        std::memset(space, 0, kChunkRows * 2);
+        std::memcpy(space, p.scale + row * 2 + g * p.scale_group, static_cast<std::size_t>(rows) * 2);
+      }
+    }
+    for (int64_t g = 0; !to.half && g < p.groups; g += kBlock) {
+      float* const floats = reinterpret_cast<float*>(space) + g * kChunkRows;
+      load_group_scales(p, row, rows, g, least(kBlock, p.groups - g), floats, kChunkRows);
+    }
+    return to;
+  }
+  const char* from = p.scale + row * size;
+  for (int64_t g = 0; g < p.groups; ++g, from += p.scale_group, space += to.step()) {
+    for (int64_t i = 0; i < kChunkRows * size; i += 64) __builtin_prefetch(from + kChunkRows * size + i);
+    if (to.half) {
+      std::memcpy(space, from, kChunkRows * 2);
+      continue;
+    }
+    if (size == 4) {
+      std::memcpy(space, from, kChunkRows * 4);
+      continue;
+    }
+    const float16_t* const f16 = reinterpret_cast<const float16_t*>(from);
+    for (int64_t r = 0; r < kChunkRows; r += 4) {
+      vst1q_f32(reinterpret_cast<float*>(space) + r, vcvt_f32_f16(vld1_f16(f16 + r)));
+    }
+  }
+  return to;
+}
+
 // What one thread works on: some blocks, and what their rows are scaled by.
 template <class F>
 struct Chunk {
   int64_t row, rows;
   Blocks w;
   RowScales scales;
-  const float* group_scales;  // [group][kChunkRows], where grouped
+  GroupScales groups;  // where grouped
 
-  Chunk(const Product& p, int64_t block, int blocks, float* space)
+  Chunk(const Product& p, int64_t block, int blocks, char* space, bool halves)
       : row(block * F::kRows),
         rows(least(blocks * F::kRows, p.n - row)),
-        w{reinterpret_cast<const int8_t*>(p.w) + block * p.w_row, p.w_row, blocks},
-        group_scales(space) {
+        w{reinterpret_cast<const int8_t*>(p.w) + block * p.w_row, p.w_row, blocks} {
     load_scales(p, row, rows, scales);
-    if (!p.grouped) return;
-    for (int64_t g = 0; g < p.groups; g += kBlock) {
-      load_group_scales(p, row, rows, g, least(kBlock, p.groups - g), space + g * kChunkRows, kChunkRows);
-    }
+    if (p.grouped) groups = load_chunk_scales(p, row, rows, space, halves);
   }
 };
 
@@ -61,6 +110,7 @@ struct Chunk {
 struct Depth {
   Slots slots;
   int64_t weights, k, group, groups;  // group: k of the activations
+  const int32_t* starts = nullptr;    // [group][kStarts] of the last token, if a panel of its own
 
   Depth(const Product& p)
       : slots(p.slots()),
@@ -71,6 +121,10 @@ struct Depth {
   int64_t begin(int64_t g) const { return g * group; }  // in the activations
   int64_t first(int64_t g) const { return slots.first(g); }  // in the weights
   int64_t length(int64_t g) const { return slots.apart || g + 1 < groups ? group : k - g * group; }
+  // How many of the groups [g, end) follow each other in the weights and have the same length: at least one.
+  int64_t even(int64_t g, int64_t end) const {
+    return slots.apart ? 1 : most(1, least(end, length(groups - 1) == group ? end : groups - 1) - g);
+  }
 };
 
 inline void token_sums(const Product& p, const Panel& panel, int64_t g, int32_t* sums) {
@@ -112,12 +166,63 @@ inline void put_chunk(const Product& p, int64_t t, int64_t row, int64_t rows, co
   }
 }
 
+// One token against one chunk, weights as packed: the groups of a block of columns at a time.
+template <class U, class F>
+void streamed_token(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panel& panel, const int8_t* y) {
+  alignas(64) float block[F::kRows], total[kChunkRows];
+  const int64_t each = p.block_groups(), t = panel.first;
+  for (int b = 0; b < chunk.w.blocks; ++b) {
+    const char* const scales = chunk.groups.data + b * F::kRows * (chunk.groups.half ? 2 : 4);
+    for (int64_t first = 0; first < depth.groups; first += each) {
+      std::memset(block, 0, sizeof(block));
+      const int64_t end = least(first + each, depth.groups);
+      for (int64_t g = first, count; g < end; g += count) {
+        count = depth.even(g, end);
+        const float* const by = p.by_group ? p.a.scales + t * p.groups + g : nullptr;
+        const TokenGroups run{chunk.w.data + b * chunk.w.stride + depth.first(g) / 4 * F::kLine,
+                              y + depth.begin(g),
+                              depth.length(g) / 16,
+                              count,
+                              depth.starts + g * kStarts,
+                              scales + g * chunk.groups.step(),
+                              chunk.groups.step(),
+                              by};
+        U::token_groups(run, chunk.groups.half, block);
+      }
+      add_block(total + b * F::kRows, block, F::kRows, first == 0);
+    }
+  }
+  put_grouped(p, t, chunk.row, chunk.rows, chunk.scales, total);
+}
+
+// block[token * kChunkRows + row] += one group of a panel; w and y: from it on.
+template <class U, class F>
+void streamed_group(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panel& panel, int64_t g,
+                    const Blocks& w, const int8_t* y, float* block) {
+  alignas(64) int32_t s[kMaxWidth * kChunkRows];
+  int32_t sums[kMaxWidth];
+  token_sums(p, panel, g, sums);
+  if constexpr (U::kPanelGroups && F::kTernary) {
+    if (panel.width > 1 && depth.group <= kMostFloated) {
+      panel_starts(sums, panel.width, s);
+      const float* const by = p.by_group ? p.a.scales + panel.first * p.groups + g : nullptr;
+      const PanelGroup group{depth.length(g), panel.count, s, chunk.groups.floats(g), by, p.groups};
+      return U::panel_group(w, y, panel.width, group, block);
+    }
+  }
+  U::template sums<F>(w, y, panel.width, depth.length(g), sums, s);
+  for (int c = 0; c < panel.count; ++c) {
+    add_group(p, panel.first + c, g, s + c * kChunkRows, chunk.groups.floats(g), block + c * kChunkRows,
+              chunk.w.blocks * F::kRows);
+  }
+}
+
 // One panel against one chunk, weights as packed.
 template <class U, class F>
 void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panel& panel, const int8_t* y) {
-  alignas(64) int32_t s[kMaxWidth * kChunkRows];
-  int32_t sums[kMaxWidth];
   if (!p.grouped) {
+    alignas(64) int32_t s[kMaxWidth * kChunkRows];
+    int32_t sums[kMaxWidth];
     token_sums(p, panel, 0, sums);
     U::template sums<F>(chunk.w, y, panel.width, depth.k, sums, s);
     for (int c = 0; c < panel.count; ++c) {
@@ -125,17 +230,15 @@ void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk,
     }
     return;
   }
-  alignas(64) float block[kMaxWidth * kChunkRows] = {}, total[kMaxWidth * kChunkRows] = {};
+  if constexpr (U::kTokenGroups && F::kTernary) {
+    if (panel.width == 1 && depth.starts) return streamed_token<U, F>(p, depth, chunk, panel, y);
+  }
+  alignas(64) float block[kMaxWidth * kChunkRows], total[kMaxWidth * kChunkRows];
+  std::memset(block, 0, static_cast<std::size_t>(panel.width) * kChunkRows * 4);
   for (int64_t g = 0; g < depth.groups; ++g) {
-    const int64_t k0 = depth.begin(g);
     Blocks w = chunk.w;
     w.data += depth.first(g) / 4 * F::kLine;
-    token_sums(p, panel, g, sums);
-    U::template sums<F>(w, y + k0 * panel.width, panel.width, depth.length(g), sums, s);
-    for (int c = 0; c < panel.count; ++c) {
-      add_group(p, panel.first + c, g, s + c * kChunkRows, chunk.group_scales + g * kChunkRows, block + c * kChunkRows,
-                chunk.w.blocks * F::kRows);
-    }
+    streamed_group<U, F>(p, depth, chunk, panel, g, w, y + depth.begin(g) * panel.width, block);
     end_group(p, g, block, total, panel.count * kChunkRows);
   }
   for (int c = 0; c < panel.count; ++c) {
@@ -159,6 +262,25 @@ struct Tiles {
   }
 };
 
+// parts[token * 8 + row] += one group of a panel and a tile whose first row in the chunk is given.
+template <class U, class F>
+void tiled_group(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panel& panel, int64_t g,
+                 const int8_t* tile, const int8_t* y, int row, float* parts) {
+  const int8_t* const w = tile + depth.first(g) * 8;
+  const float* const scales = chunk.groups.floats(g) + row;
+  y += depth.begin(g) * panel.width;
+  if constexpr (U::kTileGroups) {
+    const bool near = depth.group * 127 * F::kMost < 1 << 22;  // sums are floats as they are, see arm_groups.h
+    if (near && panel.width == 12 && !p.by_group) return U::tile_group(w, y, depth.length(g), scales, parts);
+  }
+  alignas(64) int32_t sums[kTileWidth * 8] = {}, rows[8];
+  U::tile_sums(w, y, panel.width, depth.length(g), sums);
+  for (int c = 0; c < panel.count; ++c) {
+    U::tile_rows(sums, c, rows);
+    add_group(p, panel.first + c, g, rows, scales, parts + c * 8, 8);
+  }
+}
+
 // Adds k [k0, k1), whole groups where grouped, to the sums of all tiles.
 template <class U, class F>
 void tiled_sums(const Product& p, const Depth& depth, const Chunk<F>& chunk, Tiles<F>& tiles, const Panel& panel,
@@ -170,15 +292,7 @@ void tiled_sums(const Product& p, const Depth& depth, const Chunk<F>& chunk, Til
       continue;
     }
     for (int64_t g = k0 / depth.group; g < depth.groups && depth.begin(g) < k1; ++g) {
-      alignas(64) int32_t sums[kTileWidth * 8] = {};
-      int32_t rows[8];
-      const int64_t k = depth.begin(g);
-      U::tile_sums(tile + depth.first(g) * 8, y + k * panel.width, panel.width, depth.length(g), sums);
-      for (int c = 0; c < panel.count; ++c) {
-        U::tile_rows(sums, c, rows);
-        add_group(p, panel.first + c, g, rows, chunk.group_scales + g * kChunkRows + tiles.row(t), tiles.parts[t] + c * 8,
-                  8);
-      }
+      tiled_group<U, F>(p, depth, chunk, panel, g, tile, y, tiles.row(t), tiles.parts[t]);
       end_group(p, g, tiles.parts[t], tiles.totals[t], kTileWidth * 8);
     }
   }
@@ -248,13 +362,14 @@ void run_chunk(const Product& p, const Depth& depth, const Chunk<F>& chunk, cons
 
 template <class U, class F>
 void run_chunks(const Product& p, const Depth& depth, const Panels& panels, const int8_t* y, bool tiled) {
+  const bool halves = p.m == 1 && depth.starts;
   const int step = chunk_blocks<F>(p, depth, tiled);
   const int64_t blocks = ceil_div(p.n, F::kRows), work = step * F::kRows * p.m * depth.k;
   parallel_for(ceil_div(blocks, step), kProductGrain / (work + 1) + 1, [&](int64_t begin, int64_t end) {
     const Workspace scales(p.grouped ? p.groups * kChunkRows * 4 : 0, Need::must);
     const Workspace unpacked(tiled ? step * F::kRows * depth.weights : 0, Need::must);
     for (int64_t i = begin; i < end; ++i) {
-      const Chunk<F> chunk(p, i * step, static_cast<int>(least(step, blocks - i * step)), scales.as<float>());
+      const Chunk<F> chunk(p, i * step, static_cast<int>(least(step, blocks - i * step)), scales.as<char>(), halves);
       run_chunk<U, F>(p, depth, chunk, panels, y, unpacked.as<int8_t>());
     }
   });
@@ -262,9 +377,16 @@ void run_chunks(const Product& p, const Depth& depth, const Panels& panels, cons
 
 template <class U, class F>
 void run(const Product& p) {
-  const Depth depth(p);
-  const bool tiled = p.m > U::template kStreamed<F>;
+  Depth depth(p);
+  const bool tiled = p.m > (U::kTileGroups && p.grouped ? kStreamedGroups : U::template kStreamed<F>);
   const Panels panels = tiled ? Panels(p.m, kTileWidth, tile_width) : U::template panels<F>(p.m);
+  const bool lone = U::kTokenGroups && F::kTernary && p.grouped && depth.group <= kMostFloated &&
+                    panels[panels.count() - 1].width == 1;
+  const Workspace starts(lone ? p.groups * kStarts * 4 : 0, Need::must);
+  if (lone) {
+    for (int64_t g = 0; g < p.groups; ++g) group_starts(p.sum(p.m - 1, g), starts.as<int32_t>() + g * kStarts);
+    depth.starts = starts.as<int32_t>();
+  }
   if (p.m == 1) return run_chunks<U, F>(p, depth, panels, p.a.q, tiled);
   const Workspace space(panels.padded * depth.k, Need::must);
   parallel_for(panels.count(), kPackGrain / (panels.width * depth.k) + 1, [&](int64_t begin, int64_t end) {

@@ -71,13 +71,12 @@ inline void tern_dot1(const std::int8_t* w, const std::int8_t* y, std::int64_t t
 #define TRITIUM_ODD6(w, s0, s1, s2, s3, s4, s5) \
   TRITIUM_DOT(s0, w, 25, 2) TRITIUM_DOT(s1, w, 25, 3) TRITIUM_ROW4(w, 26, s2, s3, s4, s5)
 
-// T[view][token][4 rows] of 16 rows x 8*pairs k against 6 tokens. v0-23: sums; v27, v28: a line's views, each made
+// T[view][token][4 rows] += 16 rows x 8*pairs k against 6 tokens. v0-23: sums; v27, v28: a line's views, each made
 // while the previous one is multiplied; v24-26: activations of two lines. After the last line the first is read again.
 inline void tern_dot6(const std::int8_t* w, const std::int8_t* y, std::int64_t pairs, std::int32_t* t) {
   const std::int8_t* const first = w;
   asm volatile(
-      TRITIUM_MASKS TRITIUM_ZERO4(0, 1, 2, 3) TRITIUM_ZERO4(4, 5, 6, 7) TRITIUM_ZERO4(8, 9, 10, 11)
-      TRITIUM_ZERO4(12, 13, 14, 15) TRITIUM_ZERO4(16, 17, 18, 19) TRITIUM_ZERO4(20, 21, 22, 23)
+      TRITIUM_MASKS TRITIUM_SUMS24(ldp)
       "ldr q27, [%[w]], #16\n"
       "1:\n"
       "ldp q24, q25, [%[y]]\n"
@@ -110,8 +109,7 @@ inline void tern_dot4(const std::int8_t* w, const std::int8_t* y, std::int64_t p
   TRITIUM_AND(28, 27, 29) TRITIUM_ROW4(27, y, 4, 5, 6, 7)                    \
   before_next "ldr q27, [%[w]], #16\n" TRITIUM_ROW4(28, y, 0, 1, 2, 3)
   asm volatile(
-      TRITIUM_MASKS TRITIUM_ZERO4(0, 1, 2, 3) TRITIUM_ZERO4(4, 5, 6, 7) TRITIUM_ZERO4(8, 9, 10, 11)
-      TRITIUM_ZERO4(12, 13, 14, 15)
+      TRITIUM_MASKS TRITIUM_SUMS16(ldp)
       "ldr q27, [%[w]], #16\n"
       "1:\n"
       "ldp q24, q25, [%[y]], #32\n"

@@ -3,7 +3,7 @@
 //
 // One token: 7 vector operations for 64 ternary weights. Up to 64 tokens (other formats: 8) weights are used as packed,
 // 16 rows against up to 6 tokens, or 4 rows of one view against 16. More: unpacked to int8 in L2, 8 rows against 12.
-#include "arm_dot.h"
+#include "arm_group_dot.h"
 #include "arm_table.h"
 
 namespace tritium::TRITIUM_ISA {
@@ -52,9 +52,19 @@ TRITIUM_INLINE void tile_dot(const int8_t* tile, const int8_t* y, int64_t k, int
   for (int i = 0; i < 2 * C; ++i) vst1q_s32(sums + i * 4, a[i]);
 }
 
+// to[token * kChunkRows + row] += one group of 16 tokens.
+void add_group16(const Blocks& w, const int8_t* y, const PanelGroup& g, float* to) {
+  for (int b = 0; b < w.blocks; ++b) {
+    alignas(64) int32_t t[4][16][4];
+    std::memcpy(t, g.starts, sizeof(t));
+    add_views(w.data + b * w.stride, y, g.k, t);
+    add_floated<16>(g, t, g.scales + b * Tern2::kRows, to + b * Tern2::kRows);
+  }
+}
+
 struct Unit {
   static constexpr int kDepth = 4;
-  static constexpr bool kUnpacks = true;
+  static constexpr bool kUnpacks = true, kTokenGroups = true, kPanelGroups = true, kTileGroups = true;
   // The views of a ternary line cost 3 operations for 64 weights and 16 tokens; other formats better unpack sooner.
   template <class F>
   static constexpr int64_t kStreamed = F::kTernary ? 64 : 8;
@@ -86,6 +96,23 @@ struct Unit {
     }
   }
 
+  static void token_groups(const TokenGroups& g, bool half, float* to) {
+    add_token_groups(g, half, to);
+  }
+
+  static void panel_group(const Blocks& w, const int8_t* y, int width, const PanelGroup& g, float* to) {
+    if (width == 16) return add_group16(w, y, g, to);
+    for (int b = 0; b < w.blocks; ++b, to += Tern2::kRows) {
+      const int8_t* const block = w.data + b * w.stride;
+      const float* const scales = g.scales + b * Tern2::kRows;
+      switch (width) {
+        case 2: add_block_group<2>(block, y, g, scales, to); break;
+        case 4: add_block_group<4>(block, y, g, scales, to); break;
+        default: add_block_group<6>(block, y, g, scales, to);
+      }
+    }
+  }
+
   template <class F>
   static void unpack(const int8_t* block, int64_t k, int8_t* tiles) {
     for (int s = 0; s < F::kStrips; ++s) {
@@ -111,6 +138,9 @@ struct Unit {
     }
   }
   static void tile_rows(const int32_t* c, int token, int32_t* to) { std::memcpy(to, c + token * 8, 32); }
+  static void tile_group(const int8_t* tile, const int8_t* y, int64_t k, const float* scales, float* to) {
+    tile_group12(tile, y, k / 4, scales, to);
+  }
 };
 
 Plan plan(const Product& p, std::int64_t) { return plan_of<Unit>(p.format); }

@@ -4,7 +4,7 @@
 // One token: with sdot, as a matrix product would waste half of itself. A few: weights as packed, 16 rows against up to
 // 3 pairs of tokens, 32 vector operations for 128 ternary weights and 6 tokens (sdot: 54). More: unpacked to int8 in
 // L2, 8 rows against 12 tokens, 24 smmla and 5 pairs of loads for 8 k.
-#include "arm_dot.h"
+#include "arm_group_dot.h"
 #include "arm_smmla.h"
 #include "arm_table.h"
 
@@ -97,7 +97,7 @@ void tile_mmla(const int8_t* tile, const int8_t* y, int64_t k, int32_t* c) {
 
 struct Unit {
   static constexpr int kDepth = 8;
-  static constexpr bool kUnpacks = true;
+  static constexpr bool kUnpacks = true, kTokenGroups = true, kPanelGroups = false, kTileGroups = false;
   // The views of a ternary line cost 8 operations for 128 weights and 6 tokens; unpacking them about 24, once.
   template <class F>
   static constexpr int64_t kStreamed = F::kTernary ? 24 : 8;
@@ -120,6 +120,10 @@ struct Unit {
         default: mmla_block<Tern2, 3>(block, y, k, sums, to);
       }
     }
+  }
+
+  static void token_groups(const TokenGroups& g, bool half, float* to) {
+    add_token_groups(g, half, to);
   }
 
   template <class F>

@@ -65,7 +65,7 @@ void add_strip(const int8_t* w, int strip, const int8_t* y, int64_t k, const int
 
 struct Unit {
   static constexpr int kDepth = 4;
-  static constexpr bool kUnpacks = false;
+  static constexpr bool kUnpacks = false, kTokenGroups = false, kPanelGroups = false, kTileGroups = false;
   // Fields cost 6 operations for 64 ternary weights and two tokens, products 16.
   template <class F>
   static constexpr int64_t kStreamed = INT64_MAX;

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from tritium.machine.facts import SIZES, TIMES, bytes_text, processor, seconds_text, this_machine, usable_threads
+from tritium.machine.facts import (
+    SIZES,
+    TIMES,
+    arm_name,
+    bytes_text,
+    processor,
+    seconds_text,
+    this_machine,
+    usable_threads,
+)
 from tritium.perf import amounts
 
 
@@ -13,6 +22,14 @@ def test_the_fingerprint_has_the_processor_and_its_usable_threads() -> None:
     machine = this_machine()
     assert (machine.cpu, machine.usable) == (processor(), usable_threads())
     assert 1 <= machine.usable <= machine.cpus
+
+
+def test_arm_cores_have_the_names_of_their_part_numbers() -> None:
+    cpu = "processor\t: 0\nCPU implementer\t: {}\nCPU part\t: {}\n"
+    assert arm_name(cpu.format("0x41", "0xd0c")).startswith("Neoverse-N1 (")
+    assert arm_name(cpu.format("0x41", "0xd05") + cpu.format("0x41", "0xd0b")).startswith("Cortex-A55 and Cortex-A76 (")
+    for unknown in (cpu.format("0x41", "0xfff"), cpu.format("0x48", "0xd0c"), cpu.format("0x41", "odd"), ""):
+        assert arm_name(unknown) == ""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import tritium as tt
 from heads import HEADS, INPUTS, head_of, input_of
 from tritium.buffer import native
 from tritium.errors import ArgumentError, ShapeError
-from tritium.nn.certified import CertifiedHead, certify, refusal
+from tritium.models.bounds import Bounded
+from tritium.nn.certified import Bounds, CertifiedHead, certify, refusal
 from tritium.nn.linear import QuantLinear
 
 if native is None:
@@ -45,6 +46,27 @@ def test_bounds_hold_the_logits_of_the_whole_head(
             assert np.isfinite(row).all()
             assert (bounds.lower <= row).all()
             assert (row <= bounds.upper).all()
+            check_few_distances(bounds, row)
+
+
+def check_few_distances(bounds: Bounds, row: np.ndarray) -> None:
+    """Bounds of few rows are those of all, and leave the same rows to be read."""
+    ids = np.arange(0, row.size, 3)
+    np.testing.assert_array_equal(bounds.some(ids), bounds.distance[ids])
+    assert bounds.distance.max() <= bounds.most
+    asked: list[list[int]] = []
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        asked.append(rows.tolist())
+        return np.asarray(row[rows])
+
+    def whole() -> np.ndarray:
+        asked.append([])
+        return row
+
+    found = [Bounded(bounds.centre, d, read, whole).largest() for d in (bounds, bounds.distance)]
+    assert found == [(int(row.argmax()), float(row.max()))] * 2
+    assert asked[0] == asked[1]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])

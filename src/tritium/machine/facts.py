@@ -56,11 +56,31 @@ def this_machine() -> Machine:
 
 
 def processor() -> str:
-    """Return the processor's name as the system reports it."""
-    for line in _text("/proc/cpuinfo").splitlines():
+    """Return the processor's name as the system reports it; on ARM, that of its part number."""
+    text = _text("/proc/cpuinfo")
+    for line in text.splitlines():
         if line.lower().startswith(("model name", "hardware", "cpu model")):
             return f"{line.partition(':')[2].strip()} ({platform.machine()})"
-    return platform.processor() or platform.machine()
+    return arm_name(text) or platform.processor() or platform.machine()
+
+
+# ARM's cores by the part number that Linux reports (implementer 0x41); others' numbers name their chips, not cores.
+ARM_CORES = {
+    0xD03: "Cortex-A53", 0xD05: "Cortex-A55", 0xD08: "Cortex-A72", 0xD0B: "Cortex-A76", 0xD0C: "Neoverse-N1", 0xD0D: "Cortex-A77",
+    0xD40: "Neoverse-V1", 0xD41: "Cortex-A78", 0xD44: "Cortex-X1", 0xD47: "Cortex-A710", 0xD48: "Cortex-X2", 0xD49: "Neoverse-N2",
+    0xD4D: "Cortex-A715", 0xD4E: "Cortex-X3", 0xD4F: "Neoverse-V2", 0xD81: "Cortex-A720", 0xD82: "Cortex-X4", 0xD84: "Neoverse-V3",
+    0xD8E: "Neoverse-N3",
+}  # fmt: skip
+
+
+def arm_name(text: str) -> str:
+    """Return the names of the ARM cores in the text of /proc/cpuinfo, "" where none is known."""
+    fields = [[part.strip() for part in line.split(":", 1)] for line in text.splitlines() if ":" in line]
+    if any(name == "CPU implementer" and value != "0x41" for name, value in fields):
+        return ""
+    parts = {int(value, 16) for name, value in fields if name == "CPU part" and value.startswith("0x")}
+    names = sorted(ARM_CORES[part] for part in parts if part in ARM_CORES)
+    return f"{' and '.join(names)} ({platform.machine()})" if names and len(names) == len(parts) else ""
 
 
 def usable_threads() -> int:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,8 +22,24 @@ from tritium import dtype as dt, ops
 Array = np.ndarray[Any, np.dtype[Any]]
 RARE = 6.0  # a Gumbel number above this is rare: 1 in 400
 SMALL = math.exp(-RARE) * (1 + 1e-9)  # uniform numbers of all that are
+ROUNDING = 2.0**-20  # more than f32 sums of two numbers lose of these
 SLACK = 1e-6  # more than rounding can make of a difference of two keys
 MOST = 8  # a head is read as a whole where more than one in so many of its rows could matter
+
+
+class Distances(Protocol):
+    """Distances of logits from their numbers, computed for those that are asked for."""
+
+    @property
+    def distance(self) -> Array:
+        """Return all, f32 [vocab]."""
+
+    @property
+    def most(self) -> float:
+        """Return a number that none exceeds."""
+
+    def some(self, ids: Array) -> Array:
+        """Return those of some tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +49,14 @@ class Bounded:
     It is to be used before the next step: what it is made of may be written over then."""
 
     centre: Array
-    distance: Array
+    distances: Array | Distances
     read: Callable[[Array], Array]  # the logits of some tokens as they are
     whole: Callable[[], Array]  # all of them
+
+    @property
+    def distance(self) -> Array:
+        """Return how far from its number each logit may be."""
+        return self.distances if isinstance(self.distances, np.ndarray) else self.distances.distance
 
     @property
     def size(self) -> int:
@@ -54,14 +75,24 @@ class Bounded:
 
     def largest(self) -> tuple[int, float]:
         """Return the token of the largest logit, the lowest among equals, and that logit."""
-        best = self.centre.argmax()
-        ids = np.flatnonzero(self.upper >= self.centre[best] - self.distance[best])
+        ids = self._rivals(int(self.centre.argmax()))
         if is_many(ids, self.size):
             row = self.whole()
             return int(row.argmax()), float(row.max())
         logits = self.read(ids)
         first = int(logits.argmax())
         return int(ids[first]), float(logits[first])
+
+    def _rivals(self, token: int) -> Array:
+        """Return all tokens whose logit may reach what that of a token is at least."""
+        if isinstance(self.distances, np.ndarray):
+            return np.flatnonzero(self.upper >= self.centre[token] - self.distances[token])
+        least = self.centre[token] - self.distances.some(np.array([token]))[0]
+        # Of few tokens distances are needed: those that would reach it with the largest of all, rounding included.
+        most = self.distances.most
+        floor = float(least) - most - ROUNDING * (abs(float(least)) + most)
+        ids = np.flatnonzero(self.centre >= np.nextafter(np.float32(floor), np.float32(-np.inf)))
+        return np.asarray(ids[self.centre[ids] + self.distances.some(ids) >= least])
 
 
 def is_many(ids: Array, count: int) -> bool:

@@ -59,4 +59,4 @@ class Certified:
             return known[first][i - first]
 
         self.head.count(decided=1)
-        return whole() if bounds is None else Bounded(bounds.centre, bounds.distance, read, whole)
+        return whole() if bounds is None else Bounded(bounds.centre, bounds, read, whole)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from threading import Lock
 from typing import Any, NamedTuple
@@ -34,11 +35,31 @@ TOGETHER = 8  # inputs for which the table is read as fast as for one
 WORTH = 32 << 20  # bytes that must be saved: fewer are read in the time that bounds take
 
 
-class Bounds(NamedTuple):
-    """Of one input, a number for each logit and how far from it the logit may be, f32 [vocab]."""
+class Bounds:
+    """Of one input, a number for each logit and how far from it the logit may be: error * a + norm * b of its row, f32 [vocab].
 
-    centre: Array
-    distance: Array
+    Distances of all rows are computed when they are first asked for, into memory that is written over by the next input."""
+
+    def __init__(self, centre: Array, rows: Rows, a: np.float32, b: np.float32, memory: tuple[Array, Array]) -> None:
+        self.centre = centre
+        self._rows, self._a, self._b, self._memory = rows, a, b, memory
+
+    @cached_property
+    def distance(self) -> Array:
+        """Return how far from its number each logit may be."""
+        distance, spare = self._memory
+        np.multiply(self._rows.error, self._a, out=distance)
+        distance += np.multiply(self._rows.norm, self._b, out=spare)
+        return distance
+
+    def some(self, ids: Array) -> Array:
+        """Return the distances of some rows: the bits of `distance`."""
+        return np.asarray(self._rows.error[ids] * self._a + self._rows.norm[ids] * self._b)
+
+    @property
+    def most(self) -> float:
+        """Return a number that no distance exceeds: rounding keeps order."""
+        return float(self._rows.most_error * self._a + self._rows.most_norm * self._b)
 
     @property
     def lower(self) -> Array:
@@ -49,6 +70,15 @@ class Bounds(NamedTuple):
     def upper(self) -> Array:
         """Return what each logit is at most."""
         return np.asarray(self.centre + self.distance)
+
+
+class Rows(NamedTuple):
+    """Two numbers for each row of a head, f32 [vocab], and the largest of each."""
+
+    error: Array
+    norm: Array
+    most_error: np.float32
+    most_norm: np.float32
 
 
 @dataclass
@@ -83,11 +113,12 @@ class CertifiedHead:
                 f"{error.spec} and {norm.spec}."
             )
         self.table, self.copy, self.error, self.norm, self.multiplier = table, copy, error, norm, multiplier
-        self._error, self._norm = (np.asarray(t.numpy()) for t in (error, norm))
-        both = self._error, self._norm
-        if not all(isfinite(float(a.max(initial=0))) and float(a.min(initial=0)) >= 0 for a in both):
+        both = [np.asarray(t.numpy()) for t in (error, norm)]
+        most = [np.float32(a.max(initial=0)) for a in both]
+        if not all(isfinite(m) and float(a.min(initial=0)) >= 0 for a, m in zip(both, most, strict=True)):
             raise ArgumentError("CertifiedHead: an error or a norm of a row is negative or not finite.")
-        self._longest = float(self._error.max(initial=0)) + float(self._norm.max(initial=0))
+        self._rows = Rows(both[0], both[1], most[0], most[1])
+        self._longest = float(most[0]) + float(most[1])
         self.statistics, self._lock = HeadStatistics(), Lock()
 
     @property
@@ -119,7 +150,7 @@ class CertifiedHead:
             axis=-1,
         ).tolist()
         memory = [] if memory is None else memory
-        memory += [np.empty_like(self._error) for _ in range(count + 1 - len(memory))]
+        memory += [np.empty_like(self._rows.error) for _ in range(count + 1 - len(memory))]
         spare, *rows = memory
         return [
             self._within(length, lost, size, logits[i], rows[i], spare)
@@ -137,10 +168,8 @@ class CertifiedHead:
             return None
         a = m * MORE * (length * (1 + g + 4 * UNIT))
         b = m * MORE * (lost + length * (g + 4 * UNIT) + 16 * UNIT * parts)
-        np.multiply(self._error, np.float32(a), out=distance)
-        distance += np.multiply(self._norm, np.float32(b), out=spare)
         centre = logits if self.multiplier == 1 else logits * np.float32(self.multiplier)
-        return Bounds(centre, distance)
+        return Bounds(centre, self._rows, np.float32(a), np.float32(b), (distance, spare))
 
     def read(self, x: Array, ids: Array) -> Array:
         """Return the logits of one input x [hidden_size] of some rows: the bits that the whole table gives."""

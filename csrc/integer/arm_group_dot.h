@@ -1,0 +1,156 @@
+// The sums of one group of columns after the other with sdot: 16 ternary rows against one token, or a few.
+// Knows nothing of chunks of rows or threads; arm_groups.h says how sums become floats.
+#pragma once
+
+#include <cstring>
+
+#include "arm_dot.h"
+#include "arm_groups.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+// to[16 rows] += float(sum) * scale (* by), one group after the other; each step is one f32 operation.
+// What is left to do for a group is done between the lines of the next one's first tile.
+// v0-3: sums of views; v4-7: differences of those of the group before; v8-11: totals; v12-15: M; v16-18: a line's views;
+// v20-23 a tile, v24 its activations; v19, v25-27: scales of the rows, v28 of the activations; v29-31 masks.
+#define TRITIUM_LINE(w, lane)                                                                               \
+  TRITIUM_DOT(3, w, 24, lane) TRITIUM_AND(16, w, 31) TRITIUM_AND(17, w, 30) TRITIUM_DOT(2, 16, 24, lane)    \
+  TRITIUM_AND(18, w, 29) TRITIUM_DOT(1, 17, 24, lane) TRITIUM_DOT(0, 18, 24, lane)
+#define TRITIUM_LOAD_TILE             \
+  "ldr q24, [%[y]], #16\n"            \
+  "ldp q20, q21, [%[w]]\n"            \
+  "ldp q22, q23, [%[w], #32]\n"       \
+  "prfm pldl1keep, [%[w], #1024]\n"   \
+  "add %[w], %[w], #64\n"
+#define TRITIUM_LOAD_STARTS "ldp q0, q1, [%[starts]], #32\n ldp q2, q3, [%[starts]], #32\n"
+#define TRITIUM_FSUB "fsub v5.4s, v5.4s, v13.4s\n fsub v6.4s, v6.4s, v14.4s\n fsub v7.4s, v7.4s, v15.4s\n"
+#define TRITIUM_FMUL                                             \
+  "fmul v4.4s, v4.4s, v19.4s\n fmul v5.4s, v5.4s, v25.4s\n"      \
+  "fmul v6.4s, v6.4s, v26.4s\n fmul v7.4s, v7.4s, v27.4s\n"
+#define TRITIUM_FADD                                             \
+  "fadd v8.4s, v8.4s, v4.4s\n fadd v9.4s, v9.4s, v5.4s\n"        \
+  "fadd v10.4s, v10.4s, v6.4s\n fadd v11.4s, v11.4s, v7.4s\n"
+#define TRITIUM_TOKEN_GROUPS(load_scales, widen_low, widen_high, load_by, apply_by)      \
+  asm volatile(                                                                          \
+      TRITIUM_MASKS                                                                      \
+      "ldp q8, q9, [%[to]]\n ldp q10, q11, [%[to], #32]\n"                               \
+      "ldp q12, q13, [%[m]]\n ldp q14, q15, [%[m], #32]\n"                               \
+      TRITIUM_LOAD_STARTS                                                                \
+      "mov %[n], %[tiles]\n"                                                             \
+      "b 3f\n"                                                                           \
+      "2:\n"                                                                             \
+      TRITIUM_LOAD_STARTS TRITIUM_LOAD_TILE load_scales load_by                          \
+      "add %[scales], %[scales], %[step]\n"                                              \
+      TRITIUM_LINE(20, 0) widen_low TRITIUM_FSUB                                         \
+      TRITIUM_LINE(21, 1) widen_high                                                     \
+      TRITIUM_LINE(22, 2) TRITIUM_FMUL apply_by                                          \
+      TRITIUM_LINE(23, 3) TRITIUM_FADD                                                   \
+      "subs %[n], %[tiles], #1\n"                                                        \
+      "b.eq 4f\n"                                                                        \
+      "3:\n"                                                                             \
+      TRITIUM_LOAD_TILE                                                                  \
+      TRITIUM_LINE(20, 0) TRITIUM_LINE(21, 1) TRITIUM_LINE(22, 2) TRITIUM_LINE(23, 3)    \
+      "subs %[n], %[n], #1\n"                                                            \
+      "b.ne 3b\n"                                                                        \
+      "4:\n"                                                                             \
+      "sub v7.4s, v3.4s, v2.4s\n sub v6.4s, v2.4s, v1.4s\n sub v5.4s, v1.4s, v0.4s\n"    \
+      "fsub v4.4s, v0.4s, v12.4s\n"                                                      \
+      "subs %[count], %[count], #1\n"                                                    \
+      "b.ne 2b\n"                                                                        \
+      load_scales load_by widen_low widen_high TRITIUM_FSUB TRITIUM_FMUL apply_by TRITIUM_FADD \
+      "stp q8, q9, [%[to]]\n stp q10, q11, [%[to], #32]\n"                               \
+      : [w] "+&r"(g.w), [y] "+&r"(g.y), [count] "+&r"(g.count), [starts] "+&r"(g.starts), \
+        [scales] "+&r"(g.scales), [by] "+&r"(g.by), [n] "=&r"(n)                         \
+      : [tiles] "r"(g.tiles), [step] "r"(g.scale_step), [to] "r"(to), [m] "r"(kLess[0])  \
+      : "memory", "cc", TRITIUM_VECTORS)
+#define TRITIUM_F16 "ldp q25, q27, [%[scales]]\n", "fcvtl v19.4s, v25.4h\n fcvtl2 v25.4s, v25.8h\n", \
+                    "fcvtl v26.4s, v27.4h\n fcvtl2 v27.4s, v27.8h\n"
+#define TRITIUM_F32 "ldp q19, q25, [%[scales]]\n ldp q26, q27, [%[scales], #32]\n", "", ""
+#define TRITIUM_BY "ld1r {v28.4s}, [%[by]], #4\n",                     \
+                   "fmul v4.4s, v4.4s, v28.4s\n fmul v5.4s, v5.4s, v28.4s\n" \
+                   "fmul v6.4s, v6.4s, v28.4s\n fmul v7.4s, v7.4s, v28.4s\n"
+#define TRITIUM_EXPAND(macro, ...) macro(__VA_ARGS__)
+template <bool Half, bool By>
+inline void token_groups(TokenGroups g, float* to) {
+  int64_t n;
+  if constexpr (Half && By) {
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F16, TRITIUM_BY);
+  } else if constexpr (Half) {
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F16, "", "");
+  } else if constexpr (By) {
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F32, TRITIUM_BY);
+  } else {
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F32, "", "");
+  }
+}
+#undef TRITIUM_LINE
+#undef TRITIUM_LOAD_TILE
+#undef TRITIUM_LOAD_STARTS
+#undef TRITIUM_FSUB
+#undef TRITIUM_FMUL
+#undef TRITIUM_FADD
+#undef TRITIUM_TOKEN_GROUPS
+#undef TRITIUM_F16
+#undef TRITIUM_F32
+#undef TRITIUM_BY
+#undef TRITIUM_EXPAND
+
+inline void add_token_groups(const TokenGroups& g, bool half, float* to) {
+  const auto run = half ? (g.by ? token_groups<true, true> : token_groups<true, false>)
+                        : (g.by ? token_groups<false, true> : token_groups<false, false>);
+  run(g, to);
+}
+
+// parts[12 tokens][8 rows] += float(sum) * scale of a group: w[k/4][8 rows][4] * y[k/4][12 tokens][4], int8, 4*steps k.
+// Sums begin at M's bits and stay in v0-23: stores are what would cost most here. v31: M; at the end v24-25: scales,
+// v26-29: parts.
+#define TRITIUM_START4(a, b, c, d)                                                 \
+  "mov v" #a ".16b, v31.16b\n mov v" #b ".16b, v31.16b\n"                          \
+  "mov v" #c ".16b, v31.16b\n mov v" #d ".16b, v31.16b\n"
+#define TRITIUM_PART(a, b, low, high, at)                                          \
+  "ldp q" #low ", q" #high ", [%[parts], #" #at "]\n"                              \
+  "fsub v" #a ".4s, v" #a ".4s, v31.4s\n fsub v" #b ".4s, v" #b ".4s, v31.4s\n"    \
+  "fmul v" #a ".4s, v" #a ".4s, v24.4s\n fmul v" #b ".4s, v" #b ".4s, v25.4s\n"    \
+  "fadd v" #low ".4s, v" #low ".4s, v" #a ".4s\n"                                  \
+  "fadd v" #high ".4s, v" #high ".4s, v" #b ".4s\n"                                \
+  "stp q" #low ", q" #high ", [%[parts], #" #at "]\n"
+inline void tile_group12(const int8_t* w, const int8_t* y, int64_t steps, const float* scales, float* parts) {
+  asm volatile(
+      "dup v31.4s, %w[m]\n"
+      TRITIUM_START4(0, 1, 2, 3) TRITIUM_START4(4, 5, 6, 7) TRITIUM_START4(8, 9, 10, 11)
+      TRITIUM_START4(12, 13, 14, 15) TRITIUM_START4(16, 17, 18, 19) TRITIUM_START4(20, 21, 22, 23)
+      "1:\n"
+      "ldp q24, q25, [%[w]], #32\n"
+      "ldp q26, q27, [%[y]]\n"
+      "ldr q28, [%[y], #32]\n"
+      "add %[y], %[y], #48\n"
+      "prfm pldl1keep, [%[w], #512]\n"
+      TRITIUM_TILE8(26, 0, 1, 2, 3, 4, 5, 6, 7)
+      TRITIUM_TILE8(27, 8, 9, 10, 11, 12, 13, 14, 15)
+      TRITIUM_TILE8(28, 16, 17, 18, 19, 20, 21, 22, 23)
+      "subs %[n], %[n], #1\n"
+      "b.ne 1b\n"
+      "ldp q24, q25, [%[scales]]\n"
+      TRITIUM_PART(0, 1, 26, 27, 0) TRITIUM_PART(2, 3, 28, 29, 32) TRITIUM_PART(4, 5, 26, 27, 64)
+      TRITIUM_PART(6, 7, 28, 29, 96) TRITIUM_PART(8, 9, 26, 27, 128) TRITIUM_PART(10, 11, 28, 29, 160)
+      TRITIUM_PART(12, 13, 26, 27, 192) TRITIUM_PART(14, 15, 28, 29, 224) TRITIUM_PART(16, 17, 26, 27, 256)
+      TRITIUM_PART(18, 19, 28, 29, 288) TRITIUM_PART(20, 21, 26, 27, 320) TRITIUM_PART(22, 23, 28, 29, 352)
+      : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(steps)
+      : [m] "r"(floated(0)), [scales] "r"(scales), [parts] "r"(parts)
+      : "memory", "cc", TRITIUM_VECTORS);
+}
+#undef TRITIUM_START4
+#undef TRITIUM_PART
+
+// One group of C tokens and the 16 rows of a block: add_floated from its weights.
+template <int C>
+void add_block_group(const int8_t* w, const int8_t* y, const PanelGroup& g, const float* scales, float* to) {
+  alignas(64) int32_t t[4][C][4];
+  std::memcpy(t, g.starts, sizeof(t));
+  add_ternary<C>(w, y, g.k, t[0][0]);
+  add_floated<C>(g, t, scales, to);
+}
+
+}  // namespace
+}  // namespace tritium::TRITIUM_ISA
