@@ -5,6 +5,10 @@ once for all of them, in alternating order, so that a change of the machine meet
 
     python bench/make_model.py mid.gguf --layers 16 --hidden 1024 --intermediate 2816 --heads 16 --kv-heads 4 --head-dim 64 --vocab 32000
     python bench/prefixes.py mid.gguf --tokens 1000 --streams 8
+    python bench/prefixes.py mid.gguf --copy 1000 4000
+
+--copy measures what it costs to have a prefix in pages instead of in the slot: seconds to copy it there, beside its prefill and the
+step of one token after it. It counts CPU time of one thread, the least of its rounds, so that other load does not count.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ import argparse
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import tritium as tt
+from tritium.models.caching.prefixes import PrefixCache, default_limit
 from tritium.models.load import Model
 from tritium.serve.scheduler import Request, Scheduler, Ticket
 
@@ -73,6 +79,45 @@ def measure(model: Model, tokens: int, streams: int, rounds: int, suffix: int) -
     }  # fmt: skip
 
 
+def least(rounds: int, work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    """Return the least CPU seconds of some work."""
+    times = []
+    for _ in range(rounds):
+        before()
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def copy_costs(model: Model, tokens: int, rounds: int) -> dict[str, float]:
+    """Return the seconds to write a prefix into pages, to copy it from there into a slot, to prefill it, and of one token after it."""
+    session = model.session(slots=2, context=tokens + 32)
+    vocab = model.config.vocab_size - 8
+    ids = np.random.default_rng(0).integers(0, vocab, tokens).tolist()
+    prefill = least(1, lambda: session.extend(0, ids))
+    cache = PrefixCache(session.memory, default_limit(session.memory, 2, session.capacity))
+    store = least(rounds, lambda: cache.store(0, ids), cache.clear)
+    match = cache.match(ids, tokens)
+    load = least(rounds, lambda: cache.load(1, match))
+    session.truncate(1, 0)
+    session.adopt(1, ids)
+    step = least(rounds, lambda: session.extend(1, [1]), lambda: session.truncate(1, tokens))
+    return {"store": store, "load": load, "prefill": prefill, "step": step}
+
+
+def print_copies(model: Model, lengths: list[int], rounds: int) -> None:
+    """Print the costs of copies by the length of the prefix."""
+    tt.set_num_threads(1)
+    for tokens in lengths:
+        c = {name: 1e3 * seconds for name, seconds in copy_costs(model, tokens, rounds).items()}
+        print(
+            f"{model.name}, {tokens} tokens: pages written in {c['store']:.1f} ms, copied into a slot in {c['load']:.1f} ms; prefill "
+            f"{c['prefill']:.0f} ms, one token after it {c['step']:.1f} ms",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", help="a model file; default: the small model in the package")
@@ -80,8 +125,14 @@ def main() -> None:
     parser.add_argument("--suffix", type=int, default=0, help="tokens of each prompt's own after them")
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--copy", type=int, nargs="+", metavar="TOKENS", help="measure copies of prefixes of these lengths instead"
+    )
     parser.add_argument("--json", type=Path, help="write every time here")
     a = parser.parse_args()
+    if a.copy:
+        print_copies(tt.load(a.model), a.copy, a.rounds)
+        return
     result = measure(tt.load(a.model), a.tokens, a.streams, a.rounds, a.suffix)
     if a.json:
         a.json.write_text(json.dumps(result, indent=1))

@@ -2,24 +2,36 @@
 
     python bench/make_model.py mid.gguf --format tq2_0 --arch bitnet --layers 16 --hidden 1024 --intermediate 2816 --heads 16 --kv-heads 4 \\
         --head-dim 64 --vocab 32000
-    python bench/serve_llama.py mid.gguf --llama-server llama.cpp/build/bin/llama-server
+    python bench/serve_llama.py mid.gguf --llama-server llama.cpp/build/bin/llama-server --results docs/results/serve-llama.json
 
-Options after -- are those of `tritium bench serve`. Its exit code is that of this script: 1 where the second server, llama-server, is slower.
+It measures as `tritium bench serve` does and prints its page. Exit code 1 where a request failed, or llama-server is faster in anything.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-ROUNDS = "--rates 2,inf --requests 8 --rounds 12 -p 64 -n 48 --ignore-eos".split()
+import results
+from results import Column, Entry
+
+from tritium.perf.gate.serving import Load, ServingReport, Workload, measure
+
+OURS, THEIRS = "tritium serve", "llama-server"
+METRICS = {  # by the names of a round's values: unit, what one of it is worth, whether it is the inverse of what a round has
+    "first token": ("ms", 1e3, False),
+    "between tokens": ("ms", 1e3, False),
+    "throughput": ("tokens/s", 1.0, True),
+}
 
 
 def free_port() -> int:
@@ -43,6 +55,49 @@ def wait(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -> No
     raise SystemExit(f"{url} did not answer within {seconds:g} s.")
 
 
+def version(program: Path) -> str:
+    """Return the version that llama-server prints; empty where it prints none."""
+    try:
+        done = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("version:")]
+    return lines[0].removeprefix("version:").strip() if lines else ""
+
+
+def entries(loads: Sequence[Load], w: Workload) -> list[Entry]:
+    """Return a row for every metric at every rate: both servers, and how many times as good ours is."""
+    rows = []
+    for ours, theirs in zip(loads[::2], loads[1::2], strict=True):
+        rate = "all at once" if math.isinf(ours.rate) else f"{ours.rate:g} a second"
+        pairs = [(a.values(w), b.values(w)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
+        for metric, (unit, scale, inverse) in METRICS.items():
+            known = [(a[metric], b[metric]) for a, b in pairs if metric in a and metric in b]
+            if not known:
+                continue
+            one, two = ([pair[i] for pair in known] for i in (0, 1))
+            shown = [[1 / v for v in values] if inverse else values for values in (one, two)]
+            figures = {name: results.figure(v, scale=scale) for name, v in zip((OURS, THEIRS), shown, strict=True)}
+            figures[f"× {THEIRS}"] = results.ratio(two, one)
+            rows.append(Entry((rate, f"{metric}, {unit}"), figures))
+    return rows
+
+
+def write(path: Path, report: ServingReport, a: argparse.Namespace) -> None:
+    """Write the results file."""
+    columns = [Column(name, "", f"median of {a.rounds} rounds") for name in (OURS, THEIRS)]
+    columns.append(Column(f"× {THEIRS}", "×", f"above 1: {OURS} is so many times as good", "ratio"))
+    known = version(a.llama_server)
+    results.write(
+        path, f"{OURS} beside {THEIRS}", ("requests", "metric"), columns, entries(report.loads, report.workload), threads=a.threads,
+        versions={"llama.cpp": known} if known else {},
+        notes=[
+            f"{a.requests} requests a round, prompts of {a.words} words, answers of {a.tokens} tokens, {a.slots} slots of {a.context} "
+            "tokens each."
+        ],
+    )  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -50,9 +105,15 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--context", type=int, default=512, help="tokens of one slot")
-    words = sys.argv[1:]
-    at = words.index("--") if "--" in words else len(words)
-    a, options = parser.parse_args(words[:at]), words[at + 1 :] or ROUNDS
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[1, math.inf], help="requests a second; inf: all at once"
+    )
+    parser.add_argument("--requests", type=int, default=8, help="of a round")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--words", type=int, default=32, help="of a prompt")
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer")
+    results.add_option(parser)
+    a = parser.parse_args()
     ports = free_port(), free_port()
     ours = [sys.executable, "-m", "tritium", "serve", str(a.model), "--port", str(ports[0]), "--slots", str(a.slots),
             "--context", str(a.context), "--threads", str(a.threads), "--name", "model"]  # fmt: skip
@@ -66,8 +127,12 @@ def main() -> int:
             stack.callback(process.terminate)
             urls.append(f"http://127.0.0.1:{port}")
             wait(urls[-1], process)
-        measure = [sys.executable, "-m", "tritium", "bench", "serve", *urls, "--model", "model", *options]
-        return subprocess.run(measure, check=False).returncode
+        load = Workload(words=a.words, tokens=a.tokens, ignore_eos=True)
+        report = measure(urls, rates=a.rates, requests=a.requests, rounds=a.rounds, workload=load, model="model")
+    print(report.page())
+    if a.results:
+        write(a.results, report, a)
+    return int(bool(report.failed) or any(c.judged.outcome == "FASTER" for c in report.comparisons))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fill docs/speed.md and the table of README.md from docs/results/, or check that they hold what it gives.
+"""Fill docs/speed.md, docs/serve.md and the table of README.md from docs/results/, or check that they hold what it gives.
 
     python bench/speed.py --check     exit code 1 where a table is not what its file gives
     python bench/speed.py --write     fill the blocks again
@@ -23,6 +23,7 @@ from tritium.perf.records.speed import Column, Entry, Figure, SpeedTable
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FOLDER = ROOT / "docs" / "speed.md", ROOT / "docs" / "results"
+OTHERS = (ROOT / "docs" / "serve.md",)  # further pages with blocks, and tables of other kinds
 README = ROOT / "README.md"
 SUMMARY = re.compile(r"^<!-- results of docs/speed\.md -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^<!-- results: (?P<options>[^\n]+?) -->\n(?P<body>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -309,7 +310,7 @@ def tables_without_a_file(page: str) -> list[int]:
 
 
 def unused(page: str, folder: Path = FOLDER) -> list[str]:
-    """Return the results files that no block of the page shows."""
+    """Return the results files that no block of a text shows."""
     shown = {block_of(match["options"]).name for match in BLOCK.finditer(page)}
     return sorted({path.stem for path in folder.glob("*.json")} - shown)
 
@@ -321,16 +322,17 @@ def main(words: list[str] | None = None) -> int:
     action.add_argument("--write", action="store_true", help="fill the page")
     args = parser.parse_args(words)
     page = PAGE.read_text(encoding="utf-8")
-    fresh = filled(page)
+    others = {path: path.read_text(encoding="utf-8") for path in OTHERS}
     problems = [f"line {line}: a table without a results file" for line in tables_without_a_file(page)]
-    problems += [f"docs/results/{name}.json: no block shows it" for name in unused(page)]
+    problems += [f"docs/results/{name}.json: no block shows it" for name in unused("\n".join((page, *others.values())))]
     readme = README.read_text(encoding="utf-8")
-    for path, before, after in ((PAGE, page, fresh), (README, readme, filled_readme(readme))):
+    pages = [(path, text, filled(text)) for path, text in {PAGE: page, **others}.items()]
+    for path, before, after in (*pages, (README, readme, filled_readme(readme))):
         if args.write:
             path.write_text(after, encoding="utf-8")
         elif before != after:
             problems.append(f"{path.name} is not what docs/results/ gives; run: python bench/speed.py --write")
-    print("\n".join(problems) or "docs/speed.md and README.md are what docs/results/ gives")
+    print("\n".join(problems) or "docs/speed.md, docs/serve.md and README.md are what docs/results/ gives")
     return int(bool(problems))
 
 

@@ -52,7 +52,9 @@ def test_no_table_is_without_a_results_file() -> None:
 
 
 def test_every_results_file_is_shown() -> None:
-    assert speed.unused(PAGE) == []
+    texts = [PAGE, *(path.read_text(encoding="utf-8") for path in speed.OTHERS)]
+    assert all(speed.filled(text) == text for text in texts)
+    assert speed.unused("\n".join(texts)) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ class Cheap(Costs):
     def __init__(self) -> None:
         super().__init__(TOGETHER)
 
-    def record(self, rows: int, seconds: float) -> None:
+    def record(self, rows: int, seconds: float, steps: int = 1) -> None:
         pass
 
     def known(self, size: int) -> bool:

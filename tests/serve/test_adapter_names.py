@@ -14,6 +14,7 @@ import lora
 import tritium as tt
 from calls import call, post
 from tritium.cli.model import with_adapters
+from tritium.errors import MissingFileError
 from tritium.models.load import shipped
 from tritium.serve.server import Server
 
@@ -51,3 +52,10 @@ def test_a_request_chooses_an_adapter_as_its_model(tmp_path: Path) -> None:
 def test_words_that_name_no_adapter_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(click.BadParameter):
         with_adapters(tt.load(shipped("kjv-draft")), words)
+
+
+def test_an_adapter_that_cannot_be_read_is_told_by_the_option(tmp_path: Path) -> None:
+    with pytest.raises(
+        MissingFileError, match=r"^--lora NAME=PATH: adapter: there is no adapter_config.json in .*nowhere"
+    ):
+        with_adapters(tt.load(shipped("kjv-draft")), (f"poet={tmp_path / 'nowhere'}",))

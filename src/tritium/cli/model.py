@@ -48,7 +48,7 @@ from tritium.cli.text import (
     size,
     status,
 )
-from tritium.errors import ArgumentError, ContextError
+from tritium.errors import ArgumentError, ContextError, TritiumError
 from tritium.parallel.group import Group, is_started, join
 from tritium.threads import set_num_threads
 
@@ -534,7 +534,12 @@ def with_adapters(model: Any, words: tuple[str, ...]) -> Any:
             raise click.BadParameter(
                 f"the name {name!r} is given twice; the model has it, or another adapter.", param_hint="--lora"
             )
-    return model.with_adapters({name: path for name, _, path in pairs}) if pairs else model
+    if not pairs:
+        return model
+    try:
+        return model.with_adapters({name: path for name, _, path in pairs})
+    except TritiumError as error:
+        raise type(error)(f"--lora NAME=PATH: {error}") from None
 
 
 HARNESS = ("run", "ls", "validate")  # the commands of lm_eval

@@ -68,13 +68,9 @@ def open_adapter(folder: str | Path, shapes: Mapping[str, tuple[int, int]]) -> A
     config = read_config(folder)
     path = folder / WEIGHTS
     if not path.is_file():
-        raise MissingFileError(
-            f"load_adapters: there is no {WEIGHTS} in {folder}; adapters in .bin files are not read."
-        )
+        raise MissingFileError(f"adapter: there is no {WEIGHTS} in {folder}; adapters in .bin files are not read.")
     if path.stat().st_size > MOST_WEIGHTS:
-        raise FormatError(
-            f"load_adapters: {path} has {path.stat().st_size} bytes; an adapter has at most {MOST_WEIGHTS}."
-        )
+        raise FormatError(f"adapter: {path} has {path.stat().st_size} bytes; an adapter has at most {MOST_WEIGHTS}.")
     tensors = safetensors.parse(map_file(path))
     return AdapterFile(config, tensors, _pairs(tensors, shapes, config["r"], path))
 
@@ -83,25 +79,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return adapter_config.json, checked: LoRA's, with rank and alpha, and nothing else than these layers compute."""
     path = folder / CONFIG
     if not path.is_file():
-        raise MissingFileError(f"load_adapters: there is no {CONFIG} in {folder}; PEFT's save_pretrained writes one.")
+        raise MissingFileError(f"adapter: there is no {CONFIG} in {folder}; PEFT's save_pretrained writes one.")
     try:
         config = json.loads(read_bytes(path, MOST_CONFIG))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"load_adapters: {path} is no JSON: {str(error)[:100]}.") from None
+        raise FormatError(f"adapter: {path} is no JSON: {str(error)[:100]}.") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
-        raise FormatError(f"load_adapters: {path} has peft_type {str(kind)[:40]!r}; only 'LORA' is read.")
+        raise FormatError(f"adapter: {path} has peft_type {str(kind)[:40]!r}; only 'LORA' is read.")
     for name, values in PLAIN.items():
         if config.get(name) not in values:
             raise FormatError(
-                f"load_adapters: {path} has {name} = {str(config[name])[:60]}, which these layers do not compute; train without it, "
+                f"adapter: {path} has {name} = {str(config[name])[:60]}, which these layers do not compute; train without it, "
                 "or merge in PEFT."
             )
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MOST_RANK:
-        raise FormatError(f"load_adapters: {path} has r = {str(rank)[:40]}; a rank from 1 to {MOST_RANK} is needed.")
+        raise FormatError(f"adapter: {path} has r = {str(rank)[:40]}; a rank from 1 to {MOST_RANK} is needed.")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not np.isfinite(alpha):
-        raise FormatError(f"load_adapters: {path} has lora_alpha = {str(alpha)[:40]}; a number is needed.")
+        raise FormatError(f"adapter: {path} has lora_alpha = {str(alpha)[:40]}; a number is needed.")
     return config
 
 
@@ -114,19 +110,19 @@ def _pairs(
         name, dot, part = key.removeprefix(PREFIX).removesuffix(".weight").rpartition(".lora_")
         if not dot or part not in ("A", "B") or name not in shapes:
             raise FormatError(
-                f"load_adapters: {path} has the tensor {key[:120]!r}, and the model no ternary layer of that name; these are "
+                f"adapter: {path} has the tensor {key[:120]!r}, and the model no ternary layer of that name; these are "
                 f"{', '.join(list(shapes)[:4])}, …."
             )
         rows, columns = shapes[name]
         needed = (rank, columns) if part == "A" else (rows, rank)
         if tensor.shape != needed or tensor.dtype not in FLOATS:
             raise FormatError(
-                f"load_adapters: {key[:120]} is {tensor.dtype}{list(tensor.shape)}; the layer needs floats of {list(needed)}."
+                f"adapter: {key[:120]} is {tensor.dtype}{list(tensor.shape)}; the layer needs floats of {list(needed)}."
             )
         names.setdefault(name, {})[part] = key
     for name, parts in names.items():
         if len(parts) < 2:
-            raise FormatError(f"load_adapters: {path} has only one of lora_A and lora_B for {name}.")
+            raise FormatError(f"adapter: {path} has only one of lora_A and lora_B for {name}.")
     if not names:
-        raise FormatError(f"load_adapters: {path} has no tensor.")
+        raise FormatError(f"adapter: {path} has no tensor.")
     return {name: (parts["A"], parts["B"]) for name, parts in names.items()}

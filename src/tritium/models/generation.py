@@ -384,11 +384,11 @@ def _decode(
     session: Slots, active: list[_Writer], speculator: Speculator | None, waited: bool, clock: Callable[[], float]
 ) -> Iterator[tuple[int, Piece]]:
     """Decode one step for all: yield a token of each, and as many guessed ones more as were right."""
-    start, begun = clock(), perf_counter()
+    start = clock()
     slots, last = [w.slot for w in active], [w.tokens[-1] for w in active]
     held = [len(w.prompt) + len(w.tokens) - 1 for w in active]
     guesses = guess_tokens(speculator, active, lambda w: w.room)
-    need = max(w.need for w in active)
+    need, begun = max(w.need for w in active), perf_counter()
     if any(guesses):
         tokens = [[token, *more] for token, more in zip(last, guesses, strict=True)]
         rows: Sequence[Sequence[Any]] = session.verify(slots, tokens, whole=need is Need.ROW)
@@ -396,7 +396,7 @@ def _decode(
         ahead = not waited and not any(w.at_last for w in active)
         rows = [[row] for row in decode(session, slots, last, need, ahead=ahead)]
     if speculator is not None:
-        speculator.costs.record(sum(map(len, rows)), perf_counter() - begun)
+        speculator.record(sum(map(len, rows)), perf_counter() - begun)
     pieces = [w.take_all(*each) for w, *each in zip(active, rows, guesses, strict=True)]
     seconds = clock() - start
     for w, before, more in zip(active, held, pieces, strict=True):

@@ -578,7 +578,8 @@ class Scheduler:
             rows: Sequence[Sequence[Any]] = self.session.verify(slots, tokens, whole=need is Need.ROW)
         else:
             rows = [[row] for row in decode(self.session, slots, ids, need, ahead)]
-        self.session.costs.record(sum(map(len, rows)), perf_counter() - start)
+        if self.speculator is not None:
+            self.speculator.record(sum(map(len, rows)), perf_counter() - start)
         return rows
 
     def _decode_alone(self, runs: list[_Run], error: Exception) -> None:

@@ -18,6 +18,9 @@ from tritium.errors import ArgumentError
 from tritium.models.generation import generate, generate_batch
 from tritium.models.load import Model, load, shipped
 from tritium.models.sampling import Context, Sampler
+from tritium.models.speculation import speculator
+from tritium.models.speculation.control import Costs
+from tritium.models.speculation.speculator import Speculator
 
 SHAPE = models.Shape(width=32, inner=48, heads=2, kv_heads=1, vocab=64, context=128)
 PASSAGE = models.prompt(SHAPE, 24)
@@ -170,3 +173,41 @@ def test_the_draft_model_in_the_package_guesses_for_its_large_one() -> None:
     assert results[True].tokens == results[False].tokens
     assert results[True].guessed >= 40
     assert results[True].accepted / results[True].guessed > 0.25
+
+
+class Clock:
+    """A clock that moves when it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.step, self.now, self.spent = step, 0.0, 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        self.spent += self.step
+        return self.now
+
+
+@pytest.mark.parametrize("sequences", [1, 4])
+@pytest.mark.parametrize("seconds", [1e-6, 50e-6, 400e-6])
+def test_guesses_in_vain_take_a_bounded_share(seconds: float, sequences: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, step, steps = Clock(seconds), 1e-3, 20_000
+    monkeypatch.setattr(speculator, "perf_counter", clock)
+    costs = Costs((1, 2, 4, 8))
+    at_work = Speculator(costs)
+    states = [Sampler().start([i % 7 for i in range(20)]) for _ in range(sequences)]
+    guessers = [at_work.start(state, slot) for slot, state in enumerate(states)]
+    draw = np.random.default_rng(0)
+    for size in costs.sizes:  # a token more takes as long as a step more: nothing pays
+        for _ in range(3):
+            costs.record(size, size * step)
+    for _ in range(steps):
+        guesses = [] if at_work.rests() else at_work.guess(guessers, [9] * sequences)
+        rows = sequences + sum(map(len, guesses))
+        at_work.record(rows, rows * step)
+        for guesser, state in zip(guessers, states, strict=True):
+            state.context.tokens.append(int(draw.integers(0, 7)))  # of few kinds: guesses are found, and wrong
+            if at_work.has_guesses:
+                at_work.learn(guesser, state.context.tokens[-1:])
+    assert at_work.counts.guessed < 150  # now and then, to measure what they cost
+    # a clock that is read twice moves twice, and one of the two is measured
+    assert 0 < clock.spent < 2.2 * speculator.GUESS_SHARE * steps * sequences * step + 50 * seconds

@@ -308,3 +308,25 @@ def test_a_stop_token_ends_a_text() -> None:
     cut = model.generate("In the beginning ", max_tokens=20, stop_token_ids=[whole.tokens[7]])
     first = whole.tokens.index(whole.tokens[7])
     assert (cut.tokens, cut.finish_reason) == (whole.tokens[:first], "stop")
+
+
+@pytest.mark.parametrize("device", ["torch", "mlx"])
+def test_formats_give_the_same_texts_on_every_device(device: str) -> None:
+    llguidance()
+    pytest.importorskip({"torch": "torch", "mlx": "mlx.core"}[device], reason=f"needs {device}")
+    host, there = load(), load(device=device)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 22]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    forms: list[dict[str, Any]] = [{"schema": schema}, {"regex": "[0-9]{3}-[a-z]{2}"}, {"choice": ["yes", "no"]}]
+    for form in forms:
+        for options in (
+            {},
+            {"temperature": 0.8, "seed": 3},
+            {"temperature": 1.0, "top_p": 0.9, "seed": 4, "logprobs": 2},
+        ):
+            texts = [m.generate("In the beginning", max_tokens=24, **form, **options).text for m in (host, there)]
+            assert texts[0] == texts[1]

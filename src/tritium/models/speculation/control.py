@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 WINDOW = 9  # times of a size that are remembered
-STALE = 512  # steps of other sizes after which the times of one are forgotten, so that it is tried again
+STALE = 2048  # steps of other sizes after which the times of one are forgotten, so that it is tried again
 FRESH = 2  # times that show what a size costs; the first, which may compile, is not among them
 GAIN = 1.03  # tokens a second that a larger step must promise beside the smallest
 FADE = 0.9  # of earlier guesses when a new one is counted
@@ -27,23 +27,25 @@ class Costs:
         self._size_of = [next(s for s in self.sizes if s >= rows) for rows in range(self.sizes[-1] + 1)]
         self._times: dict[int, deque[float]] = {}
         self._seen: dict[int, int] = {}  # the number of the last step of each size
-        self._steps = 0
+        self._steps = self._checked = 0  # steps so far, and those when stale times were last forgotten
 
     def size(self, rows: int) -> int:
         """Return the smallest size that has so many rows."""
         return self._size_of[min(rows, self.sizes[-1])]
 
-    def record(self, rows: int, seconds: float) -> None:
-        """Count the time of a step. The first of each size is left out: it may have compiled."""
+    def record(self, rows: int, seconds: float, steps: int = 1) -> None:
+        """Count the time of a step, the last of `steps` since the one before. The first of each size is left out: it may have
+        compiled."""
         size = self._size_of[rows]
-        self._steps += 1
+        self._steps += steps
         times = self._times.get(size)
         if times is not None:
             times.append(seconds)
         elif size in self._seen:
             self._times[size] = deque([seconds], maxlen=WINDOW)
         self._seen[size] = self._steps
-        if self._steps % STALE == 0:
+        if self._steps - self._checked >= STALE:
+            self._checked = self._steps
             for other in [s for s, last in self._seen.items() if self._steps - last >= STALE]:
                 self._times.pop(other, None)
 

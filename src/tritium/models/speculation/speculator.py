@@ -5,8 +5,10 @@ Knows nothing of text or scheduling. One thread at a time, that of the session.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -23,9 +25,9 @@ MOST = 15  # guesses of one sequence in one step
 MOST_DRAFTED = 4  # of those, by a draft model: each takes a step of it
 LOOKUP, DRAFT = "lookup", "draft"
 SHORT_REST = 2  # tokens after which a sequence guesses again that knew no guess
-GUESS_S = 20e-6  # seconds that a guess takes, verified or not
-GUESS_SHARE = 0.005  # of a step: most that guesses in vain may take
-MOST_REST = 64
+GUESS_SHARE = 0.005  # of the time of steps: most that guesses in vain may take
+MOST_REST = 1024  # steps
+WINDOW = 9  # times of guesses that are remembered
 LONGEST_REST = 16  # tokens after which a sequence guesses again, whose guesses promised nothing
 
 
@@ -81,8 +83,12 @@ class Speculator:
         self.counts = SpeculationCounts()
         self.trust = {kind: Trust() for kind in (*SIZES, 0)}  # of all sequences: what a new one begins with
         self.has_guesses = False  # in the step under way, verified or not: something is to be learnt from it
+        self.at_rest = False  # in the step under way
         self._draft_costs: dict[str, float] = {}
         self._step = self._wakes = 0  # the number of this step, and of the next one in which a sequence guesses
+        self._recorded = 0  # the number of the last step whose time was counted
+        self._guess_s = 0.0  # what the last guesses took, and learning from them
+        self._guess_times: deque[float] = deque(maxlen=WINDOW)
 
     def start(self, state: State, slot: int) -> Guesser:
         """Return the guesser of a new sequence in a slot."""
@@ -93,22 +99,37 @@ class Speculator:
         """Begin a step; return True if no sequence guesses in it. Most steps of a text that repeats nothing end here."""
         self._step += 1
         self.has_guesses = False
-        return self._step < self._wakes
+        self.at_rest = self._step < self._wakes
+        return self.at_rest
 
     def guess(self, guessers: Sequence[Guesser], room: Sequence[int]) -> list[list[int]]:
         """Return the tokens of each sequence to verify in the step that `rests` began; `room`: how many more each may have."""
+        start = perf_counter()
+        if self._guess_s:
+            self._guess_times.append(self._guess_s)
+        self._guess(guessers, room)
+        guesses = [g.guesses.verified for g in guessers]
+        if not any(guesses):
+            self._wakes = max(min(g.wakes for g in guessers), self._step + 1 + self._least_rest(len(guessers)))
+        self._guess_s = perf_counter() - start
+        return guesses
+
+    def record(self, rows: int, seconds: float) -> None:
+        """Count the time of the step under way, unless it is one of rest: those are many, and their times are known."""
+        if not self.at_rest:
+            self.costs.record(rows, seconds, self._step - self._recorded)
+            self._recorded = self._step
+
+    def _guess(self, guessers: Sequence[Guesser], room: Sequence[int]) -> None:
         for guesser, most in zip(guessers, room, strict=True):
             guesser.guesses = self._looked_up(guesser, min(most, MOST))
         if self.draft is not None:
             self._drafted([(g, most) for g, most in zip(guessers, room, strict=True) if g.guesses is NONE and most > 0])
         self.has_guesses = any(g.guesses is not NONE for g in guessers)
-        if not self.has_guesses:
-            self._wakes = min(g.wakes for g in guessers)
-        else:
+        if self.has_guesses:
             offers = [Offer(len(g.guesses.tokens), g.trust[g.guesses.kind].share) for g in guessers]
             for guesser, count in zip(guessers, choose(offers, self.costs), strict=True):
                 guesser.guesses.counted = count
-        return [g.guesses.verified for g in guessers]
 
     def _looked_up(self, guesser: Guesser, most: int) -> Guesses:
         if guesser.wakes > self._step or most < 1:
@@ -117,14 +138,15 @@ class Speculator:
         if tokens:
             return Guesses(tokens, LOOKUP, kind)
         if self.draft is None:
-            guesser.wakes = self._step + 1 + max(SHORT_REST, self._least_rest)
+            guesser.wakes = self._step + 1 + SHORT_REST
         return NONE
 
-    @property
-    def _least_rest(self) -> int:
-        """Return for how many tokens to rest so that guesses in vain take no more than their share of the time."""
-        step = self.costs.cost(self.costs.sizes[0])
-        return min(int(GUESS_S / (GUESS_SHARE * step)), MOST_REST) if step else 0
+    def _least_rest(self, sequences: int) -> int:
+        """Return for how many steps to rest so that guesses in vain take no more than their share of the time, as both were measured."""
+        step = self.costs.cost(self.costs.size(sequences))
+        if not step or not self._guess_times:
+            return 0
+        return min(int(median(self._guess_times) / (GUESS_SHARE * step)), MOST_REST)
 
     def _drafted(self, pairs: list[tuple[Guesser, int]]) -> None:
         """Have the draft model guess for sequences, where its guesses promise to pay."""
@@ -176,6 +198,11 @@ class Speculator:
         guesses = guesser.guesses
         if guesses is NONE:
             return
+        start = perf_counter()
+        self._learn(guesser, guesses, picked)
+        self._guess_s += perf_counter() - start
+
+    def _learn(self, guesser: Guesser, guesses: Guesses, picked: Sequence[int]) -> None:
         guesser.guesses = NONE
         hits = common(guesses.tokens, picked)
         misses = int(hits < min(len(picked), len(guesses.tokens)))
@@ -192,7 +219,7 @@ class Speculator:
 
     def _rest(self, guesser: Guesser, counted: int) -> None:
         """Have a sequence rest for 2, 4, … tokens whose guesses were not worth verifying: to guess takes time too."""
-        guesser.rest = 0 if counted else max(min(max(2 * guesser.rest, 2), LONGEST_REST), self._least_rest)
+        guesser.rest = 0 if counted else min(max(2 * guesser.rest, 2), LONGEST_REST)
         guesser.wakes = self._step + 1 + guesser.rest
 
 
