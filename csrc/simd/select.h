@@ -156,7 +156,7 @@ class Many {
 template <bool Float, bool Largest, class E, class U, class Chosen>
 class Offer {
  public:
-  Offer(const Order<U>& o, Chosen& chosen) : order_(o), before_(o), chosen_(chosen) {}
+  Offer(const Order<U>& o, Chosen& chosen) : order_(known(o)), before_(o), chosen_(chosen) {}
 
   void line(const char* from, std::int64_t stride, std::int64_t n) {
     std::int64_t i = 0;
@@ -178,6 +178,11 @@ class Offer {
   static constexpr int kAtOnce = Before<U, Float, Largest>::kAtOnce;
   static constexpr std::int64_t kBlock = 2048 / sizeof(U);
 
+  // The same, as far as the compiler may know it.
+  static Order<U> known(const Order<U>& o) {
+    if constexpr (Float) return Order<U>::of_float(o.infinity);
+    else return {o.below, o.above, o.infinity, false};
+  }
   E element(U bits, std::int64_t index) const {
     const U rank = static_cast<U>(order_.rank(bits) ^ static_cast<U>(Largest ? ~U{0} : 0));
     return {rank, static_cast<decltype(E::index)>(index)};
