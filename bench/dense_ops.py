@@ -7,6 +7,7 @@ the same call and returns the same numbers.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,10 +33,14 @@ REASONS = {  # why an op is slower than the best peer, where that is known
     "silu": "it is computed in f64 and rounded once, so that every device returns the same bits",
     "prod": "every factor of floats is multiplied in f64, which does not overflow where a product of f32 would",
     "linear": "a row has the same bits in any batch and on every instruction set: products and sums are rounded apart",
-    "acosh": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
-    "asinh": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
-    "atanh": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
-    "expm1": "it is computed as on every instruction set; NumPy's code is written for AVX-512",
+}
+EVERYWHERE = "it is computed as on every instruction set; NumPy's code is written for AVX-512"
+REASONS_OF = {  # the same of one kind of machine
+    "x86_64": dict.fromkeys(("acosh", "asinh", "atanh", "expm1"), EVERYWHERE),
+    "aarch64": {
+        "gelu": "the negative tail keeps its digits, which takes a quotient and a longer polynomial",
+        "erf": "both of its polynomials and the exponential are computed for all elements",
+    },
 }
 TOLERANCE = 1e-3  # of the largest magnitude: enough to tell the same function from another
 
@@ -272,6 +277,7 @@ def report(results: Mapping[str, Mapping[str, Sequence[float]]], libraries: Sequ
 def summaries(results: Mapping[str, Mapping[str, Sequence[float]]], base: str) -> list[str]:
     """Return for each size the median ratio, and the reasons of ops among the worst five that are slower than the best peer."""
     lines = []
+    reasons = REASONS | REASONS_OF.get(platform.machine(), {})
     for elements in SIZES:
         known = ratios(results, base, elements)
         if not known:
@@ -282,7 +288,7 @@ def summaries(results: Mapping[str, Mapping[str, Sequence[float]]], base: str) -
             f"{len(known)} ops, {behind} of them above 1"
         )
         worst = sorted(known, key=lambda op: -known[op])[:WORST]
-        lines += [f"{op}: {REASONS[op]}" for op in worst if known[op] > 1 and op in REASONS]
+        lines += [f"{op}: {reasons[op]}" for op in worst if known[op] > 1 and op in reasons]
     return list(dict.fromkeys(lines))
 
 

@@ -21,6 +21,19 @@ void copy_flat(char* to, const char* from, std::int64_t nbytes) {
   });
 }
 
+// One element for all, if its bytes are all the same, as those of zeros are: the C library clears whole cache lines.
+bool fill_flat(char* to, const char* element, std::int64_t item, std::int64_t nbytes) {
+  for (std::int64_t i = 1; i < item; ++i)
+    if (element[i] != element[0]) return false;
+  const int byte = static_cast<unsigned char>(element[0]);
+  constexpr std::int64_t kUnit = 4096;
+  parallel_for((nbytes + kUnit - 1) / kUnit, kGrainBytes / kUnit, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t stop = end * kUnit < nbytes ? end * kUnit : nbytes;
+    std::memset(to + begin * kUnit, byte, static_cast<std::size_t>(stop - begin * kUnit));
+  });
+  return true;
+}
+
 void copy_views(const View& in, const View& out) {
   Loops loops;
   if (!loops.build(&in, 1, out)) return;
@@ -33,6 +46,9 @@ void copy_views(const View& in, const View& out) {
   const bool writes_lines = target[inner] == item;
   if (inner == 0 && source[0] == item && writes_lines) {
     return copy_flat(loops.base[1], loops.base[0], loops.shape[0] * item);
+  }
+  if (inner == 0 && source[0] == 0 && writes_lines && fill_flat(loops.base[1], loops.base[0], item, loops.shape[0] * item)) {
+    return;
   }
   const bool long_rows = writes_lines && !transposed && loops.shape[inner] * item >= kTileBytes;
   const Tiles tiles(loops, transposed, (long_rows ? 65536 : kTileBytes) / item);

@@ -36,24 +36,28 @@ struct Multiply {
 struct Maximum {
   template <class T>
   TRITIUM_INLINE static T of(T a, T b) {
-    if constexpr (kFloat<T>) return ((a > b) | (a != a)) ? a : b;
+    if constexpr (kFloat<T>) return math::pick((a > b) | (a != a), a, b);
     else return a > b ? a : b;
   }
 };
 struct Minimum {
   template <class T>
   TRITIUM_INLINE static T of(T a, T b) {
-    if constexpr (kFloat<T>) return ((a < b) | (a != a)) ? a : b;
+    if constexpr (kFloat<T>) return math::pick((a < b) | (a != a), a, b);
     else return a < b ? a : b;
   }
 };
 struct Clip {
   template <class T>
   TRITIUM_INLINE static T of(T x, T low, T high) {
-    const T raised = x < low ? low : x;
-    const T clipped = raised > high ? high : raised;
-    if constexpr (kFloat<T>) return __builtin_isunordered(low, high) ? low + high : clipped;  // NaN
-    else return clipped;
+    if constexpr (kFloat<T>) {
+      const T raised = math::pick(x < low, low, x);
+      const T clipped = math::pick(raised > high, high, raised);
+      return math::pick(__builtin_isunordered(low, high), low + high, clipped);  // NaN
+    } else {
+      const T raised = x < low ? low : x;
+      return raised > high ? high : raised;
+    }
   }
 };
 
@@ -84,9 +88,8 @@ struct Sign {
   template <class T>
   TRITIUM_INLINE static T of(T x) {
     if constexpr (std::is_unsigned_v<T>) return static_cast<T>(x != 0);
-    const T one = static_cast<T>(static_cast<T>(x > T(0)) - static_cast<T>(x < T(0)));
-    if constexpr (kFloat<T>) return x != x ? x : one;
-    else return one;
+    if constexpr (kFloat<T>) return math::pick(x > T(0), T(1), math::pick(x < T(0), T(-1), math::pick(x != x, x, T(0))));
+    else return static_cast<T>(static_cast<T>(x > T(0)) - static_cast<T>(x < T(0)));
   }
 };
 // Rounding leaves integers as they are.
@@ -105,7 +108,10 @@ TRITIUM_ROUNDING(Round, rint)
 
 struct Relu {
   template <class T>
-  TRITIUM_INLINE static T of(T x) { return x <= T(0) ? T(0) : x; }
+  TRITIUM_INLINE static T of(T x) {
+    if constexpr (kFloat<T>) return math::pick(x <= T(0), T(0), x);
+    else return x <= T(0) ? T(0) : x;
+  }
 };
 struct Relu2 {
   template <class T>

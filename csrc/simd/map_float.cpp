@@ -49,11 +49,11 @@ TRITIUM_SINGLE(Erf, erf)
 struct Silu {
   TRITIUM_INLINE static float of(float x) {
     constexpr double kFar = 200;  // here the negative side is 0 and the other x itself
-    const double far = math::abs(static_cast<double>(x)), y = far > kFar ? kFar : far;
+    const double far = math::abs(static_cast<double>(x)), y = math::pick(far > kFar, kFar, far);
     const math::Exp64 e = math::exp_reduce<1023>(-y);
     const double s = math::scale(e.k), z = math::fma(e.q, s, s);
-    const double r = (x < 0 ? -y * z : static_cast<double>(x)) / (1 + z);
-    return x == -math::kInf32 ? math::kNaN32 : static_cast<float>(r);
+    const double r = math::pick(static_cast<double>(x) < 0, -y * z, static_cast<double>(x)) / (1 + z);
+    return math::pick(x == -math::kInf32, math::kNaN32, static_cast<float>(r));
   }
   TRITIUM_INLINE static double of(double x) { return math::silu(x); }
 };

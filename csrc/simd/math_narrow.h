@@ -30,15 +30,15 @@ TRITIUM_INLINE Parts log_parts(float x) {
 
 // What a logarithm is where it is no number, or infinite.
 TRITIUM_INLINE float log_limits(float x, float y) {
-  y = x < kInf32 ? y : x;
-  return x > 0.0f ? y : (x == 0.0f ? -kInf32 : kNaN32);
+  y = pick(x < kInf32, y, x);
+  return pick(x > 0.0f, y, pick(x == 0.0f, -kInf32, kNaN32));
 }
 
 // The logarithm to another base: `scale` is 1 / log(base), `step` log(2) to that base, each as the float and what it lacks.
 TRITIUM_INLINE float log_to_base(float x, float scale, float scale_low, float step, float step_low) {
   const bool tiny = x < 1.17549435e-38f;
-  const Parts p = log_parts(tiny ? x * 8388608.0f : x);
-  const float k = static_cast<float>(p.k) - (tiny ? 23.0f : 0.0f);
+  const Parts p = log_parts(pick(tiny, x * 8388608.0f, x));
+  const float k = static_cast<float>(p.k) - pick(tiny, 23.0f, 0.0f);
   const float high = p.f * scale;
   const float low = fma(p.f, scale, -high) + fma(p.r, scale, p.f * scale_low);
   return log_limits(x, fma(k, step, high + fma(k, step_low, low)));
@@ -57,15 +57,15 @@ TRITIUM_INLINE float log1p(float x) {
   const float inverse = fma(p.f, p.f, 1.0f - p.f), k = static_cast<float>(p.k);
   const float low = lost * scale(static_cast<std::uint32_t>(127 - (p.k > 100 ? 100 : p.k))) * inverse;
   const float y = fma(k, kLn2High, p.f + (p.r + fma(k, kLn2Low, low)));
-  return x == 0.0f ? x : log_limits(u, u < kInf32 ? y : x);
+  return pick(x == 0.0f, x, log_limits(u, pick(u < kInf32, y, x)));
 }
 
 // x to the power y for x >= 0, as 2^(y * log2(x)), whose logarithm is a pair of floats: the exponent needs 8 bits more than one.
 TRITIUM_INLINE float pow(float x, float y) {
   const bool tiny = x < 1.17549435e-38f;
-  const std::uint32_t b = bits(tiny ? x * 8388608.0f : x);
+  const std::uint32_t b = bits(pick(tiny, x * 8388608.0f, x));
   const std::int32_t whole = static_cast<std::int32_t>(b - 0x3f3504f3u) >> 23;
-  const float k = static_cast<float>(whole) - (tiny ? 23.0f : 0.0f);
+  const float k = static_cast<float>(whole) - pick(tiny, 23.0f, 0.0f);
   const float f = from_bits(b - (static_cast<std::uint32_t>(whole) << 23)) - 1.0f;
   // log2(1 + f) = s * (2 log2(e) + s^2 * ...) with s = f / (2 + f), which is s + s_low.
   const float d = 2.0f + f, inverse = 1.0f / d, s = f * inverse;
@@ -79,10 +79,10 @@ TRITIUM_INLINE float pow(float x, float y) {
   const float low = next + (lost_high + fma(s, third_low + 3.85192606e-8f, s_low * (2.88539004f + third)));
   const float first = k + high, more = (high - (first - k)) + low;
   const float sum = first + more, rest = more - (sum - first);
-  const float log = x < kInf32 ? (x > 0.0f ? sum : (x == 0.0f ? -kInf32 : kNaN32)) : x;
+  const float log = pick(x < kInf32, pick(x > 0.0f, sum, pick(x == 0.0f, -kInf32, kNaN32)), x);
   const float e = y * log;
-  const float bounded = e < -200.0f ? -200.0f : e > 200.0f ? 200.0f : e;  // NaN stays
-  const float e_low = abs(e) < 200.0f ? fma(y, rest, fma(y, log, -e)) : 0.0f;
+  const float bounded = pick(e < -200.0f, -200.0f, pick(e > 200.0f, 200.0f, e));  // NaN stays
+  const float e_low = pick(abs(e) < 200.0f, fma(y, rest, fma(y, log, -e)), 0.0f);
   const float t = bounded + (kRound32 + 254.0f);
   const float r = (bounded - (t - (kRound32 + 254.0f))) + e_low;
   const float q = horner(r, 0.693147182f, 0.240226507f, 0.0555041087f, 0.00961812911f, 0.00133335581f, 0.000154035304f,
@@ -97,18 +97,18 @@ TRITIUM_INLINE float quarter_expm1(float x) {
   return fma(e.q, s, s - 0.25f);
 }
 TRITIUM_INLINE float expm1(float x) {
-  const float bounded = x < -40.0f ? -40.0f : x > 89.5f ? 89.5f : x;
+  const float bounded = pick(x < -40.0f, -40.0f, pick(x > 89.5f, 89.5f, x));
   const float y = 4.0f * quarter_expm1(bounded);
-  return x == 0.0f ? x : abs(x) < 1e-4f ? fma(x, 0.5f * x, x) : y;
+  return pick(x == 0.0f, x, pick(abs(x) < 1e-4f, fma(x, 0.5f * x, x), y));
 }
 TRITIUM_INLINE float sinh(float x) {
-  const float y = abs(x), bounded = y > 89.5f ? 89.5f : y;
+  const float y = abs(x), bounded = pick(y > 89.5f, 89.5f, y);
   const float m = quarter_expm1(bounded);
   const float far = 2.0f * (m + m / fma(4.0f, m, 1.0f));
-  return copysign(y < 1e-3f ? fma(y, y * y * 0.166666667f, y) : far, x);
+  return copysign(pick(y < 1e-3f, fma(y, y * y * 0.166666667f, y), far), x);
 }
 TRITIUM_INLINE float cosh(float x) {
-  const float y = abs(x), bounded = y > 89.5f ? 89.5f : y;
+  const float y = abs(x), bounded = pick(y > 89.5f, 89.5f, y);
   const float e = quarter_expm1(bounded) + 0.25f;
   return 2.0f * (e + 0.0625f / e);
 }
@@ -116,15 +116,15 @@ TRITIUM_INLINE float cosh(float x) {
 TRITIUM_INLINE float asinh(float x) {
   const float y = abs(x), s = y * y;
   const bool far = y > 1e8f;  // here it is log(2y), and the square may overflow
-  const float z = far ? y : y + s / (1.0f + sqrt(1.0f + s));
-  return copysign(log1p(z) + (far ? 0.693147182f : 0.0f), x);
+  const float z = pick(far, y, y + s / (1.0f + sqrt(1.0f + s)));
+  return copysign(log1p(z) + pick(far, 0.693147182f, 0.0f), x);
 }
 TRITIUM_INLINE float acosh(float x) {
   const float t = x - 1.0f;
   const bool far = x > 1e8f;
-  const float z = far ? x : t + sqrt(fma(t, t, t + t));
-  const float y = log1p(z) + (far ? 0.693147182f : 0.0f);
-  return x < 1.0f ? kNaN32 : y;
+  const float z = pick(far, x, t + sqrt(fma(t, t, t + t)));
+  const float y = log1p(z) + pick(far, 0.693147182f, 0.0f);
+  return pick(x < 1.0f, kNaN32, y);
 }
 TRITIUM_INLINE float atanh(float x) {
   const float y = abs(x);
@@ -141,25 +141,25 @@ constexpr float kEighth = 0.414213562f;  // tan(pi/8)
 TRITIUM_INLINE float atan(float x) {
   const float y = abs(x);
   const bool steep = y > 2.41421356f, middle = y > kEighth;
-  const float n = steep ? -1.0f : middle ? y - 1.0f : y, d = steep ? y : middle ? y + 1.0f : 1.0f;
-  const float base = steep ? 1.57079637f : middle ? 0.785398185f : 0.0f;
-  const float low = steep ? -4.37113883e-8f : middle ? -2.18556941e-8f : 0.0f;
+  const float n = pick(steep, -1.0f, pick(middle, y - 1.0f, y)), d = pick(steep, y, pick(middle, y + 1.0f, 1.0f));
+  const float base = pick(steep, 1.57079637f, pick(middle, 0.785398185f, 0.0f));
+  const float low = pick(steep, -4.37113883e-8f, pick(middle, -2.18556941e-8f, 0.0f));
   return copysign(base + (small_angle(n / d) + low), x);
 }
 // Of the smaller side over the larger one by one polynomial, so that nothing has to be chosen but the angle it is taken from.
 TRITIUM_INLINE float atan2(float y, float x) {
   const float ax = abs(x), ay = abs(y);
   const bool turns = ay > ax, left = bits(x) >> 31;
-  const float low = turns ? ax : ay, high = turns ? ay : ax;
-  const float t = low == high ? (high == 0.0f ? 0.0f : 1.0f) : low / high;  // both may be infinite
+  const float low = pick(turns, ax, ay), high = pick(turns, ay, ax);
+  const float t = pick(low == high, pick(high == 0.0f, 0.0f, 1.0f), low / high);  // both may be infinite
   const float z = t * t;
   const float p = horner(z, -0.333331525f, 0.199937671f, -0.142110035f, 0.106657863f, -0.0755172893f, 0.0432059728f,
                          -0.0163642373f, 0.00291975634f);
   const float angle = fma(t * z, p, t);
-  const float base = turns ? 1.57079637f : left ? 3.14159274f : 0.0f;
+  const float base = pick(turns, 1.57079637f, pick(left, 3.14159274f, 0.0f));
   const float tail = base * -2.78275e-8f;  // what such a float lacks, a share of it
-  const float r = base + ((turns != left ? -angle : angle) + tail);
-  return copysign(__builtin_isunordered(x, y) ? x + y : r, y);
+  const float r = base + (pick(turns != left, -angle, angle) + tail);
+  return copysign(pick(__builtin_isunordered(x, y), x + y, r), y);
 }
 
 struct Arc {
@@ -168,8 +168,8 @@ struct Arc {
 // Of |x| up to 1/2 itself; above, half of the arc that is left to pi/2.
 TRITIUM_INLINE Arc arc(float y) {
   const bool far = y > 0.5f;
-  const float z = far ? 0.5f * (1.0f - y) : y * y;
-  const float s = far ? sqrt(z) : y;
+  const float z = pick(far, 0.5f * (1.0f - y), y * y);
+  const float s = pick(far, sqrt(z), y);
   const float p = horner(z, 1.6666752422e-1f, 7.4953002686e-2f, 4.5470025998e-2f, 2.4181311049e-2f, 4.2163199048e-2f);
   return {s, s * z * p};
 }
@@ -178,7 +178,7 @@ TRITIUM_INLINE float asin(float x) {
   const Arc a = arc(y);
   const float far = 1.57079637f - 2.0f * a.s;
   const float lost = (1.57079637f - far) - 2.0f * a.s;
-  const float r = y > 0.5f ? far + (lost - fma(2.0f, a.tail, 4.37113883e-8f)) : a.s + a.tail;
+  const float r = pick(y > 0.5f, far + (lost - fma(2.0f, a.tail, 4.37113883e-8f)), a.s + a.tail);
   return copysign(r, x);
 }
 TRITIUM_INLINE float acos(float x) {
@@ -186,7 +186,7 @@ TRITIUM_INLINE float acos(float x) {
   const Arc a = arc(y);
   const float near = 1.57079637f - (copysign(a.s, x) + (copysign(a.tail, x) + 4.37113883e-8f));
   const float left = 3.14159274f - 2.0f * (a.s + (a.tail + 4.37113883e-8f));
-  return y > 0.5f ? (x > 0.0f ? 2.0f * (a.s + a.tail) : left) : near;
+  return pick(y > 0.5f, pick(x > 0.0f, 2.0f * (a.s + a.tail), left), near);
 }
 
 }  // namespace tritium::TRITIUM_ISA::math::narrow

@@ -232,10 +232,10 @@ TRITIUM_INLINE float finish_pow(float x, float y, float r) {
   const float half = 0.5f * y;
   const bool whole = rint(y) == y;
   const bool odd = whole && rint(half) != half;
-  r = odd && bits(x) >> 31 ? -r : r;
-  r = x < 0.0f && x > -kInf32 && !whole && y == y ? kNaN32 : r;
-  r = abs(x) == 1.0f && abs(y) == kInf32 ? 1.0f : r;
-  return y == 0.0f || x == 1.0f ? 1.0f : r;
+  r = pick(odd && bits(x) >> 31, -r, r);
+  r = pick(x < 0.0f && x > -kInf32 && !whole && y == y, kNaN32, r);
+  r = pick(abs(x) == 1.0f && abs(y) == kInf32, 1.0f, r);
+  return pick(y == 0.0f || x == 1.0f, 1.0f, r);
 }
 
 }  // namespace tritium::TRITIUM_ISA::math

@@ -8,6 +8,7 @@
 #include "iterate.h"
 #include "loops.h"
 #include "order.h"
+#include "select.h"
 
 namespace tritium::TRITIUM_ISA {
 namespace {
@@ -225,12 +226,12 @@ void sort_line(const O& o, const Lines& l, const char* from, char* to, bool desc
 
 constexpr int64_t kShort = 1024;  // elements of lines that are sorted side by side
 template <class U>
-constexpr int kLanes = 64 / sizeof(U);  // lines side by side
+constexpr int kBeside = 64 / sizeof(U);  // lines side by side
 
-// Sorts `kLanes` short lines from `first` on side by side; false: some hold NaN or zeros of both signs.
+// Sorts `kBeside` short lines from `first` on side by side; false: some hold NaN or zeros of both signs.
 template <class O, class U = typename O::Bits>
 bool sort_beside(const O& o, const Lines& l, const Call& call, int64_t first, U flip, U* rows) {
-  constexpr int lanes = kLanes<U>;
+  constexpr int lanes = kBeside<U>;
   const char* from[lanes];
   char* to[lanes];
   for (int j = 0; j < lanes; ++j) {
@@ -255,7 +256,7 @@ bool sort_beside(const O& o, const Lines& l, const Call& call, int64_t first, U 
 // All lines, of which each is short: as many side by side as there are.
 template <class O, class U = typename O::Bits>
 void sort_short(const O& o, const Lines& l, const Call& call, bool descending) {
-  constexpr int lanes = kLanes<U>;
+  constexpr int lanes = kBeside<U>;
   const U flip = static_cast<U>(descending ? ~U{0} : 0);
   parallel_for((l.count + lanes - 1) / lanes, kGrain / (l.n * lanes) + 1, [&](int64_t begin, int64_t end) {
     const Workspace space(std::max(2, lanes) * l.n * static_cast<int64_t>(sizeof(U)), Need::must);
@@ -297,7 +298,7 @@ void sort(const Call& call) {
   if (l.n == 0) return;
   with_order(call.in[0].dtype, [&]<class O>(const O& o) {
     using U = typename O::Bits;
-    if (l.n <= kShort && l.count >= kLanes<U>) return sort_short(o, l, call, descending);
+    if (l.n <= kShort && l.count >= kBeside<U>) return sort_short(o, l, call, descending);
     each_line(l, 2 * l.n * static_cast<int64_t>(sizeof(U)), [&](int64_t line, char* memory, int parts) {
       sort_line(o, l, call.in[0].data + l.offset(l.x, line), call.out[0].data + l.offset(l.y[0], line), descending,
                 reinterpret_cast<U*>(memory), parts);
@@ -352,63 +353,22 @@ void argsort(const Call& call) {
   });
 }
 
-template <class E>
-bool comes_before(const E& a, const E& b) {
-  return a.key != b.key ? a.key < b.key : a.index < b.index;
-}
-
-constexpr int64_t kBlock = 128;  // elements looked at together
-
-// The first rank of a block.
-template <class O, class U = typename O::Bits>
-U first_of(const O& o, const char* from, U flip) {
-  U least = static_cast<U>(~U{0});
-  for (int64_t i = 0; i < kBlock; ++i) {
-    const U rank = static_cast<U>(o.rank(O::load(from + i * static_cast<int64_t>(sizeof(U)))) ^ flip);
-    least = rank < least ? rank : least;
-  }
-  return least;
-}
-
-// The first k of a line in sorted order, with memory for `room` > k elements: what cannot be among them is dropped at once.
-template <class O, class E>
-E* select_first(const O& o, const Lines& l, const char* from, int64_t k, bool descending, E* a, int64_t room) {
-  using U = typename O::Bits;
-  const U flip = static_cast<U>(descending ? ~U{0} : 0);
-  int64_t count = 0;
-  auto bound = ~decltype(E::key){0};
-  bool bounded = false;
-  for (int64_t i = 0; i < l.n; ++i) {
-    if (bounded && l.in == sizeof(U) && i % kBlock == 0) {  // blocks of which none comes before the bound, in vector code
-      while (l.n - i >= kBlock && first_of(o, from + i * l.in, flip) >= bound) i += kBlock;
-      if (i == l.n) break;
-    }
-    const decltype(E::key) key = static_cast<U>(o.rank(O::load(from + i * l.in)) ^ flip);
-    if (bounded && key >= bound) continue;
-    a[count++] = {key, static_cast<decltype(E::index)>(i)};
-    if (count < room) continue;
-    std::nth_element(a, a + k - 1, a + count, comes_before<E>);
-    count = k;
-    bound = a[k - 1].key;
-    bounded = true;
-  }
-  if (count > k) std::nth_element(a, a + k - 1, a + count, comes_before<E>);
-  std::sort(a, a + k, comes_before<E>);
-  return a;
-}
+// Whether k elements are selected rather than all n sorted, which is cheap where they fit into the nearest cache.
+bool is_selected(int64_t k, int64_t n) { return k <= n / (n < 8192 ? 32 : 4); }
 
 void topk(const Call& call) {
   const Lines l(call, 2);
   const int64_t k = call.attrs->whole[0];
-  const bool descending = call.attrs->whole[1] != 0, few = k <= l.n / 8;
+  const bool largest = call.attrs->whole[1] != 0, few = k <= kFew, many = !few && is_selected(k, l.n);
   if (l.n == 0 || k == 0) return;
   with_placed(call.in[0].dtype, l.n, [&]<class O, class E>(const O& o, E) {
-    const int64_t room = few ? std::max<int64_t>(2 * k, 256) : 2 * l.n;
+    const int64_t room = few ? Few<E>::room(k) : many ? Many<E>::room(k) : 2 * l.n;
     each_line(l, room * static_cast<int64_t>(sizeof(E)), [&](int64_t line, char* memory, int parts) {
       const char* const from = call.in[0].data + l.offset(l.x, line);
       E* const a = reinterpret_cast<E*>(memory);
-      const E* const chosen =
-          few ? select_first(o, l, from, k, descending, a, room) : sort_placed(o, l, from, descending, a, parts);
+      const E* const chosen = few    ? select_first<Few>(o, from, l.in, l.n, k, largest, a)
+                              : many ? select_first<Many>(o, from, l.in, l.n, k, largest, a)
+                                     : sort_placed(o, l, from, largest, a, parts);
       char* const values = call.out[0].data + l.offset(l.y[0], line);
       char* const indices = call.out[1].data + l.offset(l.y[1], line);
       for (int64_t i = 0; i < k; ++i) {

@@ -75,6 +75,23 @@ def test_topk_is_the_beginning_of_the_sorted(a: np.ndarray[Any, Any], axis: int,
     np.testing.assert_array_equal(bits(values.numpy()), bits(np.take_along_axis(a, order, axis)))
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("n", [600, 9001])
+def test_topk_of_lines_of_any_pattern_is_the_beginning_of_the_sorted(kind: Any, n: int) -> None:
+    rising = np.sort(drawn(kind, (n,), 1, special=False).astype("f8")).astype(kind)
+    lines = np.stack([rising, rising[::-1], rising * 0, drawn(kind, (n,), 4), drawn(kind, (n,), 5)])
+    if np.dtype(kind).kind not in "iu":
+        lines = np.concatenate([lines, np.where(np.arange(n) % 50 > 0, np.nan, lines[3:]).astype(kind)])
+    for axis, a in ((1, lines), (0, np.ascontiguousarray(lines.T))):
+        for largest in (False, True):
+            order = reference.argsort(a, axis=axis, descending=largest, stable=True)
+            for k in (1, 5, 16, 17, 18, 400, n // 4, n // 3, n):
+                first = np.take(order, np.arange(k), axis=axis)
+                values, indices = tt.topk(tt.asarray(a), k, axis=axis, largest=largest)
+                np.testing.assert_array_equal(indices.numpy(), first)
+                np.testing.assert_array_equal(bits(values.numpy()), bits(np.take_along_axis(a, first, axis)))
+
+
 @settings(max_examples=60)
 @given(st.sampled_from(KINDS), st.integers(0, 200), arrays, st.integers(0, 99), st.sampled_from(["left", "right"]))
 def test_searches_are_those_of_numpy(kind: Any, n: int, like: np.ndarray[Any, Any], seed: int, side: Any) -> None:
