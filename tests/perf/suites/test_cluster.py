@@ -205,7 +205,9 @@ def test_addresses_that_mean_nothing_are_refused(address: str) -> None:
 
 
 @pytest.mark.skipif(os.environ.get("TRITIUM_LONG") != "1", reason="TRITIUM_LONG=1 runs it")
-def test_a_killed_worker_of_dask_loses_nothing_and_changes_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_killed_worker_of_dask_loses_nothing_and_changes_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("distributed", reason="Dask's distributed is not installed")
     monkeypatch.setattr(cluster, "ALONE_S", 60.0)
     monkeypatch.setattr(cluster, "POLL_S", 0.1)

@@ -18,8 +18,10 @@ import torch
 from tritium import settings
 from tritium.backends.cuda.capability import AMPERE, HOPPER
 
-# Names of Gluon that our kernels use and not every Triton has: of its module for Hopper, and of its language.
-LANGUAGE = ("num_warps", "thread_barrier")
+# Names of Gluon that our kernels use and not every Triton has, some under one of two names: of its language, of its module for Hopper, and
+# of that module's copies.
+LANGUAGE = ("num_warps", "thread_barrier or barrier")
+COPIES = ("async_copy_global_to_shared or async_load", "async_copy_shared_to_global or async_store")
 GLUON = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait")
 
 log = logging.getLogger("tritium")
@@ -71,13 +73,16 @@ def has_gluon() -> bool:
     except ImportError:
         return False
     missing = [
-        name for module, names in ((language, LANGUAGE), (hopper, GLUON)) for name in names if not hasattr(module, name)
+        name
+        for module, names in ((language, LANGUAGE), (hopper, GLUON), (getattr(hopper, "tma", None), COPIES))
+        for name in names
+        if not any(hasattr(module, n) for n in name.split(" or "))
     ]
     if missing:
         version = import_module("triton").__version__
         log.warning(
             "Triton %s has no %s of Gluon, which the kernels for Hopper need: plain kernels are used, which are slower. "
-            "Install the Triton that PyTorch was built with (3.6 has all).", version, ", ".join(missing),
+            "Install the Triton that PyTorch was built with (3.6 and 3.9 have all).", version, ", ".join(missing),
         )  # fmt: skip
     return not missing
 

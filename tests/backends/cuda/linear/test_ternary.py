@@ -21,7 +21,7 @@ from tritium.backends.cuda.linear.choice import Case, Choice, choice
 from tritium.backends.cuda.linear.spread import ALONG, spread, tensors
 from tritium.backends.reference import packed, quantized
 from tritium.errors import ArgumentError
-from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spilled
+from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spills_at_most
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
 from tritium.backends.cuda import counts as cuda_counts  # noqa: E402
@@ -588,7 +588,7 @@ def test_kernels_start_early_unless_that_is_refused(
 
 
 # A tile as it is, its columns shared by three programs, those of its last round shared, and in pieces; with the bytes it may spill where
-# the sums of parts meet.
+# the sums of parts meet, by the assembler of Triton 3.6.
 TILES = {
     "wgmma": (choice("wgmma", 256, 128, 64, 0, 3, 168, 240, 1), 1, 1, 0),
     "wgmma, two tensors": (choice("wgmma", 256, 160, 32, 0, 4, 168, 240, 0), 1, 1, 0),
@@ -655,4 +655,4 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     word = {"gemv": "dp4a", "gemv of integers": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
     assert word in made.asm["ptx"]
     assert "fma.rn.f32" not in made.asm["ptx"]
-    assert spilled(made) <= (TILES[name][3] if name in TILES else 0)
+    assert spills_at_most(made, TILES[name][3] if name in TILES else 0)

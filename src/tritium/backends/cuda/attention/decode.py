@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tritium.backends.cuda.linear.gemv import ask, may_start, wait_for_inputs
+from tritium.backends.cuda.linear.gemv import ask, barrier, may_start, wait_for_inputs
 
 KEYS = gl.constexpr(16)  # that a CTA takes together
 LANES = gl.constexpr(32)
@@ -367,10 +367,10 @@ def _walk(
             others = gl.where(company > 0, batch, 0)
             near, far = _with_all(near, far, x, strides, places, g, offset, slot, others, k, PER)
         _score(near, queries, scores, PER, USED)
-        gl.thread_barrier()
+        barrier()
         keys = _keys(k, offset + KEYS, end, TOKEN)  # after a barrier: a new key among them has been written
         top = _weigh(top, scores, weights, fades, ranges, offset, end, PER, USED)
-        gl.thread_barrier()
+        barrier()
         mixed, total = _mix(far, mixed, total, weights, fades, PER, USED)
         values = _values(v, offset + KEYS, end, TOKEN)
     return top, total, mixed
@@ -427,7 +427,7 @@ def _join(part, tops, totals, out, head, parts, row, d, PER: gl.constexpr, PARTS
     by = fade * gl.expand_dims(_inverse(gl.sum(total * fade, 1)), 1)
     weights = gl.allocate_shared_memory(gl.float64, [USED * LANES], LINE)
     weights.reshape([USED, LANES]).store(gl.where(total == 0.0, 0.0, by))
-    gl.thread_barrier()
+    barrier()
     for offset in gl.static_range(0, PARTS, TOGETHER):
         if offset < parts:
             more = ()
@@ -494,7 +494,7 @@ def decode(
             line = group.to(gl.int64) * (USED * PARTS)
             tops, totals, part = sums.tops + line, sums.totals + line, sums.mixed + line * SIZE
             _leave(part, tops, totals, p, top, total, mixed, ranges.query, ranges.of_value, PER, PARTS)
-            gl.thread_barrier()  # and the atomic's release: the last to count sees what all threads wrote
+            barrier()  # and the atomic's release: the last to count sees what all threads wrote
             if gl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
                 gl.store(counts + group, 0)
                 _join(part, tops, totals, out, o_strides.head, parts, ranges.query, ranges.of_value, PER, PARTS)

@@ -14,6 +14,8 @@ from triton.experimental.gluon import language as gl
 from tritium.backends.cuda.functions import ROUND
 from tritium.backends.cuda.linear.quantise import INFINITE, MOST, SMALLEST
 
+barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # its name from Triton 3.7 on
+
 MASKED = gl.constexpr("""{
     .reg .b32 t0, t1, t2, t3;
     and.b32 t0, $4, 0x03030303;
@@ -122,7 +124,7 @@ def _of_all(v, shared, LARGEST: gl.constexpr):
     EACH: gl.constexpr = gl.BlockedLayout([WARPS], [32], [WARPS], [0])
     v = gl.reshape(v, [WARPS, 32])
     shared.store(gl.max(v, 1) if LARGEST else gl.sum(v, 1))
-    gl.thread_barrier()
+    barrier()
     values = shared.load(EACH)
     return gl.max(values, 0) if LARGEST else gl.sum(values, 0)
 
@@ -222,7 +224,7 @@ def _copied(x, KW: gl.constexpr, WIDE: gl.constexpr, LINES: gl.constexpr):
         line, j = (thread + i * PART) // WIDE, (thread + i * PART) % WIDE
         parts = parts + (gl.load(x + line * KW + j, mask=(line < LINES) & (j < KW), other=0),)
     words.store(_one_after_another(parts))
-    gl.thread_barrier()
+    barrier()
     return words
 
 

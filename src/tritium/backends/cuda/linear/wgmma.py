@@ -22,8 +22,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tritium.backends.cuda.linear.gemv import may_start, wait_for_inputs
+from tritium.backends.cuda.linear.gemv import barrier, may_start, wait_for_inputs
 from tritium.backends.cuda.linear.plain import FIELD
+
+# Names of Triton before 3.9, and from then on.
+load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 # Steps without a pause between: products of decoded codes that run on while a loop goes round would be compiled one by one.
 AT_ONCE = gl.constexpr(2)
@@ -129,11 +133,11 @@ def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, box, y_buf, M, 
             y = y + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
     if box is not None:
         tma.store_wait(pendings=0)  # of the tile before
-        gl.thread_barrier()
+        barrier()
         y_buf.permute((1, 0)).store(y.to(out.dtype.element_ty))
         fence_async_shared()
-        gl.thread_barrier()
-        tma.async_copy_shared_to_global(box, [off_m, off_n], y_buf)
+        barrier()
+        store(box, [off_m, off_n], y_buf)
         return
     to: gl.constexpr = gl.BlockedLayout([8, 1], [2, 16], [4, 1], [0, 1])
     n = gl.expand_dims(off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, to)), 1)
@@ -168,7 +172,7 @@ def _await(count, least):
     gl.inline_asm_elementwise(
         AWAIT, "=&r,l,r", [count + thread * 0, thread * 0 + least], dtype=gl.int32, is_pure=False, pack=1
     )
-    gl.thread_barrier()  # before anybody clears it
+    barrier()  # before anybody clears it
 
 
 @gluon.jit
@@ -234,7 +238,7 @@ def _join(accs, partial, count, before, part, parts, SIZE: gl.constexpr, SPLIT: 
         gl.store(count, 0)
     else:
         _leave(accs, partial + part * SIZE)
-        gl.thread_barrier()
+        barrier()
         gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all threads before the barrier
     return last, accs
 
@@ -464,7 +468,7 @@ def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale
 @gluon.jit
 def _fetch_weights(w, w_bufs, bar, off_n, k, s, pred, PART: gl.constexpr, PARTS: gl.constexpr):
     for h in gl.static_range(PARTS):
-        tma.async_copy_global_to_shared(w, [off_n + h * PART, k], bar, w_bufs.index(s * PARTS + h), pred=pred)
+        load(w, [off_n + h * PART, k], bar, w_bufs.index(s * PARTS + h), pred=pred)
 
 
 @gluon.jit
@@ -484,7 +488,7 @@ def _fetch(ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early
             token = off_m
             for h in gl.static_range(len(xs)):
                 to = x_bufs[h].index(s * PLANES + p).slice(0, xs[h].block_shape[0])
-                tma.async_copy_global_to_shared(xs[h], [token, p * KB + i * BK], bar, to)
+                load(xs[h], [token, p * KB + i * BK], bar, to)
                 token += xs[h].block_shape[0]
         it += 1
     return it
