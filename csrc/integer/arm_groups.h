@@ -64,11 +64,11 @@ TRITIUM_INLINE void add_floated(const PanelGroup& g, const int32_t (*t)[C][4], c
     scale[i] = vld1q_f32(scales + 4 * i);
   }
   for (int c = 0; c < g.tokens; ++c, to += kChunkRows) {
-    int32x4_t before = vdupq_n_s32(0);
+    uint32x4_t before = vdupq_n_u32(0);  // differences wrap
     const float32x4_t by = vdupq_n_f32(g.by ? g.by[c * g.by_step] : 0.0f);
     for (int i = 0; i < 4; ++i) {
-      const int32x4_t view = vld1q_s32(t[i][c]);
-      const float32x4_t sum = vsubq_f32(vreinterpretq_f32_s32(i == 0 ? view : vsubq_s32(view, before)), less[i]);
+      const uint32x4_t view = vreinterpretq_u32_s32(vld1q_s32(t[i][c]));
+      const float32x4_t sum = vsubq_f32(vreinterpretq_f32_u32(i == 0 ? view : vsubq_u32(view, before)), less[i]);
       float32x4_t part = vmulq_f32(sum, scale[i]);
       if (g.by) part = vmulq_f32(part, by);
       vst1q_f32(to + 4 * i, vaddq_f32(vld1q_f32(to + 4 * i), part));
