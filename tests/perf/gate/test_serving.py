@@ -14,6 +14,7 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 from markov import Model
 from tritium.cli.bench import bench
 from tritium.errors import ArgumentError, TritiumError
+from tritium.perf.gate import serving
 from tritium.perf.gate.serving import Client, Load, Round, Timing, Workload, measure
 from tritium.serve.server import Server
 
@@ -29,6 +30,26 @@ def test_prompts_are_the_same_for_the_same_number() -> None:
     assert w.prompt(3) == w.prompt(3) != w.prompt(4)
     assert w.prompt(3).split()[:8] == w.prompt(4).split()[:8]
     assert len(w.prompt(3).split()) == 20
+
+
+def test_no_prompt_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that keeps prompts would be measured without reading the second one."""
+    sent: list[int] = []
+
+    class Deaf:
+        url = model = ""
+
+        def __init__(self, *args: Any) -> None:
+            pass
+
+    def run(client: Any, w: Any, rate: float, requests: int, concurrency: int, first: int = 0) -> serving.Round:
+        sent.extend(range(first, first + requests))
+        return serving.Round(1.0, ())
+
+    monkeypatch.setattr(serving, "Client", Deaf)
+    monkeypatch.setattr(serving, "run_round", run)
+    serving.measure(["x"], rates=(1.0, 4.0, math.inf), requests=3, rounds=2)
+    assert sent == list(range(27))
 
 
 def test_one_server_is_measured() -> None:

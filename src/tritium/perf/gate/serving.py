@@ -241,14 +241,15 @@ def measure(
     clients = [Client(url, api_key, model) for url in urls]
     total, done = len(rates) * (rounds + 1) * len(urls), 0
     loads: list[Load] = []
-    for rate in rates:
+    for number, rate in enumerate(rates):
         results: list[list[Round]] = [[] for _ in clients]
         for i in range(rounds + 1):
+            first = (number * (rounds + 1) + i) * requests  # no prompt comes twice: servers keep what they have read
             order = range(len(clients)) if i % 2 else reversed(range(len(clients)))
             for which in order:
                 if progress is not None:
                     progress(done, total, f"{_rate(rate)} requests/s, round {i}")
-                result = run_round(clients[which], workload, rate, requests, concurrency, first=i * requests)
+                result = run_round(clients[which], workload, rate, requests, concurrency, first=first)
                 done += 1
                 if i:
                     results[which].append(result)
