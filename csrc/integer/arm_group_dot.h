@@ -120,17 +120,7 @@ inline void tile_group12(const int8_t* w, const int8_t* y, int64_t steps, const 
       "dup v31.4s, %w[m]\n"
       TRITIUM_START4(0, 1, 2, 3) TRITIUM_START4(4, 5, 6, 7) TRITIUM_START4(8, 9, 10, 11)
       TRITIUM_START4(12, 13, 14, 15) TRITIUM_START4(16, 17, 18, 19) TRITIUM_START4(20, 21, 22, 23)
-      "1:\n"
-      "ldp q24, q25, [%[w]], #32\n"
-      "ldp q26, q27, [%[y]]\n"
-      "ldr q28, [%[y], #32]\n"
-      "add %[y], %[y], #48\n"
-      "prfm pldl1keep, [%[w], #512]\n"
-      TRITIUM_TILE8(26, 0, 1, 2, 3, 4, 5, 6, 7)
-      TRITIUM_TILE8(27, 8, 9, 10, 11, 12, 13, 14, 15)
-      TRITIUM_TILE8(28, 16, 17, 18, 19, 20, 21, 22, 23)
-      "subs %[n], %[n], #1\n"
-      "b.ne 1b\n"
+      TRITIUM_TILE12
       "ldp q24, q25, [%[scales]]\n"
       TRITIUM_PART(0, 1, 26, 27, 0) TRITIUM_PART(2, 3, 28, 29, 32) TRITIUM_PART(4, 5, 26, 27, 64)
       TRITIUM_PART(6, 7, 28, 29, 96) TRITIUM_PART(8, 9, 26, 27, 128) TRITIUM_PART(10, 11, 28, 29, 160)

@@ -181,21 +181,25 @@ inline void tern_view16(const std::int8_t* w, const std::int8_t* y, std::int64_t
   TRITIUM_DOT(a, 24, y, 0) TRITIUM_DOT(b, 25, y, 0) TRITIUM_DOT(c, 24, y, 1) TRITIUM_DOT(d, 25, y, 1) \
   TRITIUM_DOT(e, 24, y, 2) TRITIUM_DOT(f, 25, y, 2) TRITIUM_DOT(g, 24, y, 3) TRITIUM_DOT(h, 25, y, 3)
 
+// Adds the products of n steps of 4 columns to v0-23: 8 rows (v24-25) against 12 tokens (v26-28).
+#define TRITIUM_TILE12                              \
+  "1:\n"                                            \
+  "ldp q24, q25, [%[w]], #32\n"                     \
+  "ldp q26, q27, [%[y]]\n"                          \
+  "ldr q28, [%[y], #32]\n"                          \
+  "add %[y], %[y], #48\n"                           \
+  "prfm pldl1keep, [%[w], #512]\n"                  \
+  TRITIUM_TILE8(26, 0, 1, 2, 3, 4, 5, 6, 7)         \
+  TRITIUM_TILE8(27, 8, 9, 10, 11, 12, 13, 14, 15)   \
+  TRITIUM_TILE8(28, 16, 17, 18, 19, 20, 21, 22, 23) \
+  "subs %[n], %[n], #1\n"                           \
+  "b.ne 1b\n"
+
 // t[12 tokens][8 rows] += w[k/4][8 rows][4] * y[k/4][12 tokens][4], int8, 4*steps k. v0-23: sums.
 inline void tile_dot12(const std::int8_t* w, const std::int8_t* y, std::int64_t steps, std::int32_t* t) {
   asm volatile(
       TRITIUM_SUMS24(ldp)
-      "1:\n"
-      "ldp q24, q25, [%[w]], #32\n"
-      "ldp q26, q27, [%[y]]\n"
-      "ldr q28, [%[y], #32]\n"
-      "add %[y], %[y], #48\n"
-      "prfm pldl1keep, [%[w], #512]\n"
-      TRITIUM_TILE8(26, 0, 1, 2, 3, 4, 5, 6, 7)
-      TRITIUM_TILE8(27, 8, 9, 10, 11, 12, 13, 14, 15)
-      TRITIUM_TILE8(28, 16, 17, 18, 19, 20, 21, 22, 23)
-      "subs %[n], %[n], #1\n"
-      "b.ne 1b\n"
+      TRITIUM_TILE12
       TRITIUM_SUMS24(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(steps)
       : [t] "r"(t)
