@@ -17,7 +17,8 @@ floats in.
 `dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
 mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `torch`: layers inside a PyTorch
 model, eager and compiled, and what their calls cost the host. `groups`: weights with a scale for each 64 or 128 columns beside one
-scale for all, quantiser included, results compared with the formula. `exact`: random
+scale for all, quantiser included, results compared with the formula. `ops`: the custom ops of the vLLM plugin at the shapes of 8B and
+27B decoders, captured, compiled, compared and timed. `exact`: random
 sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. `random`, only with
 `--random-shapes N`: n and k are log-uniform multiples of 64 from 1,024 to 32,768, with as many draws of 1, 2 to 31, 32 to 512, 513 to
 2,048 and 2,049 to 8,192 tokens (log-uniform); activations quantised beforehand for all, and once with both quantisers; int4 up to
@@ -59,6 +60,7 @@ PARTS = {
     "dense": ("cuda_dense", "dense"),
     "torch": ("cuda_torch", "inside"),
     "groups": ("cuda_groups", "groups"),
+    "ops": ("cuda_ops", "custom_ops"),
     "random": ("cuda_random", "random_shapes"),
 }
 ON_REQUEST = ("random",)  # parts that run only if an option asks for them

@@ -169,6 +169,19 @@ def groups(records: Records) -> Rows:
     return Rows("Ternary layers with groups of columns on a GPU", ("tokens", "n × k"), columns, rows, (note,))
 
 
+def custom_ops(records: Records) -> Rows:
+    columns = [Column(name, "µs", f"median time of a product, quantiser included, {name}") for name in (BF16, OURS)]
+    columns.append(faster(BF16))
+    cells = [cell for part in records for cell in part]
+    rows = []
+    for cell in cells:
+        labels = (cell["model"], f"{cell['what']}, {cell['n']}×{cell['k']}", str(cell["tokens"]))
+        rows.append(Entry(labels, times_of(cell["us"]) | present(**{f"× {BF16}": ratio_in(cell["us"], BF16, OURS)})))
+    checked, wrong = (sum(cell[name] for cell in cells) for name in ("checked", "wrong"))
+    note = f"{checked:,} results of calls, compiled calls and graphs compared with the formula, wrong: {wrong}."
+    return Rows("Custom ops of the vLLM plugin on a GPU", ("shape", "product", "tokens"), columns, rows, (note,))
+
+
 def dense(records: Records) -> Rows:
     (record,) = records
     ceiling = record["read_bytes_per_s"]
@@ -195,4 +208,5 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "random": random_shapes,
     "torch": inside_torch,
     "groups": groups,
+    "ops": custom_ops,
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import Parameter
 from vllm.distributed import (
@@ -22,8 +21,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.utils import set_weight_attrs
 
-from tritium.errors import DeviceError, FormatError
-from tritium.nn.linear import BitLinear
+from tritium.errors import FormatError
 from tritium.vllm import products
 
 SHARDS = {"q": 0, "k": 1, "v": 2}
@@ -59,7 +57,7 @@ class TernaryConfig(QuantizationConfig):
 
     @classmethod
     def get_min_capability(cls) -> int:
-        return 90
+        return 80  # tensor cores that multiply int8 in Triton
 
     @staticmethod
     def get_config_filenames() -> list[str]:
@@ -129,19 +127,14 @@ class TernaryMethod(LinearMethodBase):
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Make the layer that kernels run, and free what it was made of."""
-        if layer.weight.device.type != "cpu":
-            raise DeviceError(f"tritium.vllm: the plugin runs on CPUs, and {self.prefix} is on {layer.weight.device}.")
-        scale = layer.weight_scale.data.numpy()
-        if not np.isfinite(scale).all():
+        scale = layer.weight_scale.data
+        if not torch.isfinite(scale).all():
             raise FormatError(f"{self.prefix}.weight_scale: found a number that is not finite.")
         group = self.config.group
-        linear = BitLinear.from_ternary(
-            layer.weight.data.numpy(), scale=np.ascontiguousarray(scale if group else scale[:, 0]), group=group,
-            activations=self.config.activations if group else "token",
-        )  # fmt: skip
-        products.keep(self.prefix, linear)
+        activations = self.config.activations if group else "token"
+        products.keep(self.prefix, layer.weight.data, scale if group else scale[:, 0], group, activations)
         layer.ternary_rows = layer.weight.shape[0]
-        layer.weight = Parameter(torch.empty(0, dtype=torch.int8), requires_grad=False)
+        layer.weight = Parameter(layer.weight.new_empty(0), requires_grad=False)
 
     def multiplier(self, stored: torch.Tensor) -> torch.Tensor:
         """Return a stored scale as what weights are multiplied by."""
