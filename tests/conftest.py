@@ -2,9 +2,11 @@
 
 import gc
 import os
+import sys
 from typing import Any
 
 import pytest
+from _pytest.pathlib import import_path
 from hypothesis import settings
 
 settings.register_profile("tritium", deadline=None, derandomize=True)
@@ -19,6 +21,26 @@ def freeze() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the modules of tests, each worker of xdist from a place of its own on.
+
+    All workers collect the same modules in the same order, so in a fresh checkout each would compile every one of them at the same
+    time as the others. This way a worker compiles those that no other has reached yet.
+    """
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    files = sorted((session.config.rootpath / "tests").rglob("test_*.py"))
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in files[first:] + files[:first]:
+        try:
+            import_path(path, mode="importlib", root=session.config.rootpath, consider_namespace_packages=False)
+        except (Exception, pytest.skip.Exception):  # collecting it, from the start, says why
+            for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]:
+                del sys.modules[name]
 
 
 def pytest_collection_finish() -> None:
