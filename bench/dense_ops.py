@@ -38,6 +38,9 @@ EVERYWHERE = "it is computed as on every instruction set; NumPy's code is writte
 REASONS_OF = {  # the same of one kind of machine
     "x86_64": dict.fromkeys(("acosh", "asinh", "atanh", "expm1"), EVERYWHERE),
     "aarch64": {
+        "prod": "every factor of floats is multiplied in f64, and a core converts two of them in a cycle, where it could multiply eight f32",
+        "silu": "it is computed in f64, two at a time, and rounded once, so that every device returns the same bits",
+        "clip": "where a bound is repeated, each row is a loop of its own, which has to start and to end",
         "gelu": "the negative tail keeps its digits, which takes a quotient and a longer polynomial",
         "erf": "both of its polynomials and the exponential are computed for all elements",
     },

@@ -534,36 +534,51 @@ void scatter_by(const Call& call, Move move) {
 void scatter_set(const Call& call) { scatter_by(call, Move::write); }
 void scatter_add(const Call& call) { scatter_by(call, Move::add); }
 
-// Calls line(indices, their step, rows, their step, count) for every line along the last axis of the indices.
+// Calls piece(indices, their step, rows, their step, count) for every piece of at most kChunk indices along their last axis.
 template <class F>
-void each_line(const View& x, const View& y, F&& line) {
+void each_piece(const View& x, const View& y, F&& piece) {
   const int last = x.ndim - 1;
-  const int64_t n = last < 0 ? 1 : x.shape[last], lines = n == 0 ? 0 : x.size() / n;
-  parallel_for(lines, kGrainBytes / (n * y.shape[y.ndim - 1] * item_size(y.dtype) + 1) + 1, [&](int64_t begin, int64_t end) {
+  const int64_t n = last < 0 ? 1 : x.shape[last], lines = n == 0 ? 0 : x.size() / n, pieces = (n + kChunk - 1) / kChunk;
+  const int64_t x_step = last < 0 ? 0 : x.strides[last], y_step = last < 0 ? 0 : y.strides[last];
+  const int64_t bytes = least(n, kChunk) * y.shape[y.ndim - 1] * item_size(y.dtype);
+  parallel_for(lines * pieces, kGrainBytes / (bytes + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const char* from = x.data;
-      char* to = y.data;
-      for (int64_t d = last - 1, rest = i; d >= 0; rest /= x.shape[d--]) {
+      const int64_t first = i % pieces * kChunk;
+      const char* from = x.data + first * x_step;
+      char* to = y.data + first * y_step;
+      for (int64_t d = last - 1, rest = i / pieces; d >= 0; rest /= x.shape[d--]) {
         from += rest % x.shape[d] * x.strides[d];
         to += rest % x.shape[d] * y.strides[d];
       }
-      line(from, last < 0 ? 0 : x.strides[last], to, last < 0 ? 0 : y.strides[last], n);
+      piece(from, x_step, to, y_step, least(n - first, kChunk));
     }
   });
+}
+
+// The same element into each of n rows, so many bytes from its begin.
+template <std::size_t Item>
+void put_unit(const char* unit, char* row, int64_t row_step, const int64_t* places, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) std::memcpy(row + i * row_step + places[i], unit, Item);
+}
+using PutUnit = void (*)(const char*, char*, int64_t, const int64_t*, int64_t);
+PutUnit put_unit_of(int64_t item) {
+  switch (item) {
+    case 1: return put_unit<1>;
+    case 2: return put_unit<2>;
+    case 4: return put_unit<4>;
+    case 8: return put_unit<8>;
+    default: return put_unit<16>;
+  }
 }
 
 // Rows of zeros with a 1 at the place that each index names.
 void one_hot(const Call& call) {
   const View &x = call.in[0], &y = *call.out;
   const int64_t classes = y.shape[y.ndim - 1], step = y.strides[y.ndim - 1], item = item_size(y.dtype);
-  const auto place = [&](const char* from) {
-    const int64_t index = index_value(x.dtype, from);
-    return index < 0 && x.dtype != DType::u64 ? index + classes : index;
-  };
   std::atomic<const char*> bad{nullptr};
-  each_line(x, y, [&](const char* from, int64_t x_step, char*, int64_t, int64_t n) {
-    for (int64_t i = 0; i < n; ++i)
-      if (static_cast<uint64_t>(place(from + i * x_step)) >= static_cast<uint64_t>(classes)) bad = from + i * x_step;
+  each_piece(x, y, [&](const char* from, int64_t x_step, char*, int64_t, int64_t n) {
+    const int64_t outside = filler_of<Fill::check>(x.dtype, x_step)(from, x_step, classes, 0, nullptr, n);
+    if (outside >= 0) bad = from + outside * x_step;
   });
   if (bad) return set_fault({Faulty::index, "one_hot", {index_value(x.dtype, bad), classes, x.dtype == DType::u64}});
   double one = 1;
@@ -574,15 +589,18 @@ void one_hot(const Call& call) {
   unit.data = stored;
   unit.dtype = y.dtype;
   copy({&value, 1, &unit, call.attrs});
-  each_line(x, y, [&](const char* from, int64_t x_step, char* to, int64_t y_step, int64_t n) {
-    for (int64_t i = 0; i < n; ++i, to += y_step) {
-      if (step == item) {
-        std::memset(to, 0, static_cast<std::size_t>(classes * item));
-      } else {
-        for (int64_t c = 0; c < classes; ++c) std::memset(to + c * step, 0, static_cast<std::size_t>(item));
-      }
-      std::memcpy(to + place(from + i * x_step) * step, stored, static_cast<std::size_t>(item));
+  const PutUnit put_units = put_unit_of(item);
+  const auto clear = [](char* to, int64_t bytes) { std::memset(to, 0, static_cast<std::size_t>(bytes)); };
+  each_piece(x, y, [&](const char* from, int64_t x_step, char* to, int64_t y_step, int64_t n) {
+    alignas(64) int64_t places[kChunk];
+    filler_of<Fill::store>(x.dtype, x_step)(from, x_step, classes, step, places, n);
+    const bool dense = step == item, whole = dense && (y_step == classes * item || n == 1);
+    if (whole) clear(to, n * classes * item);
+    for (int64_t i = 0; !whole && i < n; ++i) {
+      if (dense) clear(to + i * y_step, classes * item);
+      for (int64_t c = 0; !dense && c < classes; ++c) clear(to + i * y_step + c * step, item);
     }
+    put_units(stored, to, y_step, places, n);
   });
 }
 

@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace tritium::TRITIUM_ISA {
 
 #if defined(__AVX512F__)
@@ -128,11 +132,70 @@ inline __attribute__((always_inline)) double sum_of(const T* x, std::int64_t n) 
   return sum_lanes<T>(n, [x](std::int64_t i) { return load(x + i); }, [x](std::int64_t i) { return x[i]; });
 }
 
+#if defined(__aarch64__)
+// The larger (or smaller) of each lane: NaN where one of the two is, or, with Pass, the other one.
+template <bool Max, bool Pass>
+inline __attribute__((always_inline)) float32x4_t extreme_lanes(float32x4_t a, float32x4_t b) {
+  if constexpr (Pass) {
+    return Max ? vmaxnmq_f32(a, b) : vminnmq_f32(a, b);
+  } else {
+    return Max ? vmaxq_f32(a, b) : vminq_f32(a, b);
+  }
+}
+template <bool Max, bool Pass>
+inline __attribute__((always_inline)) float64x2_t extreme_lanes(float64x2_t a, float64x2_t b) {
+  if constexpr (Pass) {
+    return Max ? vmaxnmq_f64(a, b) : vminnmq_f64(a, b);
+  } else {
+    return Max ? vmaxq_f64(a, b) : vminq_f64(a, b);
+  }
+}
+// The same of all lanes.
+template <bool Max, bool Pass>
+inline __attribute__((always_inline)) float extreme_lane(float32x4_t v) {
+  if constexpr (Pass) {
+    return Max ? vmaxnmvq_f32(v) : vminnmvq_f32(v);
+  } else {
+    return Max ? vmaxvq_f32(v) : vminvq_f32(v);
+  }
+}
+template <bool Max, bool Pass>
+inline __attribute__((always_inline)) double extreme_lane(float64x2_t v) {
+  if constexpr (Pass) {
+    return Max ? vmaxnmvq_f64(v) : vminnmvq_f64(v);
+  } else {
+    return Max ? vmaxvq_f64(v) : vminvq_f64(v);
+  }
+}
+
+// extreme_of of n >= kLanes<T>: one instruction a vector, since NaN pass through it where they are to be seen.
+template <bool Max, bool Pass, class T>
+inline __attribute__((always_inline)) T extreme_of_lanes(const T* x, std::int64_t n) {
+  constexpr int L = kLanes<T>, U = 8;
+  const auto pick = [](const auto& a, const auto& b) { return extreme_lanes<Max, Pass>(a, b); };
+  Vec<T> top[U];
+#pragma GCC unroll 8
+  for (int u = 0; u < U; ++u) top[u] = load(x + n - L);
+  std::int64_t i = 0;
+  for (; i + U * L <= n; i += U * L) {
+#pragma GCC unroll 8
+    for (int u = 0; u < U; ++u) top[u] = pick(top[u], load(x + i + u * L));
+  }
+  for (; i + L <= n; i += L) top[0] = pick(top[0], load(x + i));
+#pragma GCC unroll 3
+  for (int half = U / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+    for (int u = 0; u < half; ++u) top[u] = pick(top[u], top[u + half]);
+  }
+  return extreme_lane<Max, Pass>(top[0]);
+}
+#endif
+
 // The largest (or smallest) of n >= 1 elements; a NaN may be passed over. With Trace, `doubt` says that one may be
-// there: x * 0 is NaN for it, as for infinities, and stays so in a sum.
+// there: elsewhere than on ARM x * 0 is NaN for it, as for infinities, and stays so in a sum.
 template <bool Max, bool Trace, class T>
 inline __attribute__((always_inline)) T extreme_of(const T* x, std::int64_t n, bool& doubt) {
-  constexpr int L = kLanes<T>, U = 4;
+  constexpr int L = kLanes<T>;
   const auto pick = [](const auto& a, const auto& b) {
     if constexpr (Max) {
       return a > b ? a : b;
@@ -149,7 +212,13 @@ inline __attribute__((always_inline)) T extreme_of(const T* x, std::int64_t n, b
     doubt = zero != zero;
     return best;
   }
+#if defined(__aarch64__)
+  const T best = extreme_of_lanes<Max, !Trace>(x, n);
+  doubt = best != best;
+  return best;
+#else
   const Vec<T> last = load(x + n - L);
+  constexpr int U = 4;
   Vec<T> top[U], zero[U] = {last * 0};
   std::int64_t i = 0;
 #pragma GCC unroll 4
@@ -173,6 +242,7 @@ inline __attribute__((always_inline)) T extreme_of(const T* x, std::int64_t n, b
     doubt = sum != sum;
   }
   return fold_lanes<T, L>(pick(pick(top[0], top[1]), pick(top[2], top[3])), pick);
+#endif
 }
 
 }  // namespace tritium::TRITIUM_ISA

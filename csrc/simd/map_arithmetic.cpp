@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "iterate.h"
+#include "lanes.h"
 #include "loops.h"
 
 namespace tritium::TRITIUM_ISA {
@@ -221,13 +222,76 @@ constexpr RowMaker division(const char* name) {
       .put(DType::f64, divide_span<Near, Far, double>);
 }
 
+#if defined(__aarch64__)
+// Clip of floats. The instructions let NaN through, and are all of it unless a bound is zero: an element that equals it stays,
+// with its sign.
+template <bool Max, bool Zero, class V>
+TRITIUM_INLINE V bounded(V x, V bound) {
+  const V other = extreme_lanes<Max, false>(x, bound);
+  if constexpr (Zero) return x == bound ? x : other;
+  return other;
+}
+// A bound for each element (Step 1), or one for all (Step 0).
+template <int Step, bool Zero, class T>
+void clip_lanes(const T* x, const T* low, const T* high, T* to, std::int64_t n) {
+  constexpr int L = kLanes<T>;
+  if (n == 0) return;
+  const T first[2] = {low[0], high[0]};
+  const Vec<T> least = splat(first[0]), most = splat(first[1]);
+  std::int64_t i = 0;
+  for (; i + L <= n; i += L) {
+    const Vec<T> raised = bounded<true, Zero>(load(x + i), Step ? load(low + i) : least);
+    store(to + i, bounded<false, Zero>(raised, Step ? load(high + i) : most));
+  }
+  for (; i < n; ++i) to[i] = Clip::of(x[i], Step ? low[i] : first[0], Step ? high[i] : first[1]);
+}
+template <class T>
+void clip_floats(const void* a, const void* b, const void* c, void* out, std::int64_t n) {
+  clip_lanes<1, true>(static_cast<const T*>(a), static_cast<const T*>(b), static_cast<const T*>(c), static_cast<T*>(out), n);
+}
+
+// Whether a bound that is small beside the result has a zero; one that is not small may have.
+template <class T>
+bool has_zero(const View& bound, std::int64_t size) {
+  const std::int64_t n = bound.size();
+  std::int64_t expected = sizeof(T);
+  bool looks = n <= size / 16;
+  for (int d = bound.ndim - 1; d >= 0; expected *= bound.shape[d--])
+    looks = looks && (bound.shape[d] == 1 || bound.strides[d] == expected);
+  bool zero = !looks;
+  for (std::int64_t i = 0; looks && i < n; ++i) {
+    T value;
+    __builtin_memcpy(&value, bound.data + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+    zero |= value == T(0);
+  }
+  return zero;
+}
+// Bounds without zeros.
+template <class T>
+bool clip_plainly(const Call& call) {
+  const std::int64_t size = call.out->size();
+  if (has_zero<T>(call.in[1], size) || has_zero<T>(call.in[2], size)) return false;
+  const auto run = [](const void*, const char* const* in, char* out, std::int64_t n) {
+    const auto at = [in](int i) { return reinterpret_cast<const T*>(in[i]); };
+    clip_lanes<1, false>(at(0), at(1), at(2), reinterpret_cast<T*>(out), n);
+  };
+  const DType t = call.out->dtype;
+  iterate({run, nullptr, {t, t, t}, t, INT64_MAX, static_cast<std::int64_t>(Cost::cheap)}, call.in, 3, *call.out);
+  return true;
+}
+#else
+template <class T>
+constexpr Span clip_floats = ternary<Clip, T>;
+#endif
+
 constexpr SpanRow kPositive = unary_bits<Positive>("positive").row;
 constexpr SpanRow kMaximum = binary_numbers<Maximum>("maximum").row;
 constexpr SpanRow kMinimum = binary_numbers<Minimum>("minimum").row;
 constexpr SpanRow kFloorDivide = division<NearFloorDivide, FloorDivide>("floor_divide").row;
 constexpr SpanRow kRemainder = division<NearRemainder, Remainder>("remainder").row;
 constexpr SpanRow kClip = RowMaker{{"clip", 3, Result::same, Cost::cheap, {}, nullptr}}
-                              .floats<Ternary<Clip>::Same>()
+                              .put(DType::f32, clip_floats<float>)
+                              .put(DType::f64, clip_floats<double>)
                               .ints<Ternary<Clip>::Same>()
                               .row;
 
@@ -243,6 +307,12 @@ bool clip_numbers(const Call& call) {
     const T least = static_cast<const T*>(context)[0], most = static_cast<const T*>(context)[1];
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* to = reinterpret_cast<T*>(out);
+#if defined(__aarch64__)
+    if constexpr (kFloat<T>) {
+      const bool zero = least == 0 || most == 0;
+      return zero ? clip_lanes<0, true>(x, &least, &most, to, n) : clip_lanes<0, false>(x, &least, &most, to, n);
+    }
+#endif
     TRITIUM_LOOP
     for (std::int64_t i = 0; i < n; ++i) to[i] = Clip::of(x[i], least, most);
   };
@@ -272,6 +342,10 @@ void run_clip(const Call& call) {
   const bool low = call.nin > 1 && call.in[1].data != nullptr;
   const bool high = call.nin > 2 && call.in[2].data != nullptr;
   if (low && high && clip_numbers_of(call)) return;
+#if defined(__aarch64__)
+  if (low && high && call.out->dtype == DType::f32 && clip_plainly<float>(call)) return;
+  if (low && high && call.out->dtype == DType::f64 && clip_plainly<double>(call)) return;
+#endif
   if (low && high) return map_call(kClip, call);
   if (!high) return map_call(low ? kMaximum : kPositive, call);
   const View in[2] = {call.in[0], call.in[2]};

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "hot512_log.h"
+#include "hot_neon.h"
 #include "loops.h"
 #include "math_wide.h"
 
@@ -353,7 +354,11 @@ constexpr Span kGelu = unary<Gelu, float>;
 constexpr Span kLog = unary<Log, float>;
 constexpr Span kLog2 = unary<Log2, float>;
 constexpr Span kLog10 = unary<Log10, float>;
+#if defined(__aarch64__)
+constexpr Span kSilu = hot::span<hot::Silu>;
+#else
 constexpr Span kSilu = unary<Silu, float>;
+#endif
 #endif
 
 constexpr SpanRow kRows[] = {

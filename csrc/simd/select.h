@@ -80,7 +80,7 @@ class Before {
 };
 
 // A few elements, always sorted.
-constexpr std::int64_t kFew = 16;
+constexpr std::int64_t kFew = 8;  // of more, putting each in its place costs more than it saves where the numbers rise
 template <class E>
 class Few {
  public:
@@ -198,11 +198,12 @@ class Offer {
     return each(block, i, n, first);
   }
   bool each(const U* block, std::int64_t begin, std::int64_t end, std::int64_t first) {
+    bool moved = false;  // the bound of the vectors follows once for all: of rising numbers every one moves it
     for (std::int64_t i = begin; i < end; ++i) {
       const E e = element(block[i], first + i);
-      if (e.key < chosen_.bound() && chosen_.add(e) && !set_bound()) return false;
+      if (e.key < chosen_.bound()) moved |= chosen_.add(e);
     }
-    return true;
+    return !moved || set_bound();
   }
 
   const Order<U> order_;

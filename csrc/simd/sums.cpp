@@ -4,6 +4,8 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "lanes.h"
@@ -76,6 +78,8 @@ inline Deep deep_at(const double* from) { return load(from); }
 inline Deep deep_at(const float* from) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Deep>(_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from)));  // GCC 12 does it by halves
+#elif defined(__aarch64__)
+  return vcvt_f64_f32(vld1_f32(from));  // GCC 12 does it lane by lane
 #else
   typename VectorOf<float, kDeep>::type narrow;
   __builtin_memcpy(&narrow, from, sizeof(narrow));
@@ -200,19 +204,59 @@ Gather nonzero_of(DType type) {
   }
 }
 
-// Writes result(hits, count) of type R.
-template <class R, class F>
-void count(const Call& call, F) {
-  const DType from = call.in[0].dtype;
-  reduce(reduction<Sum<std::int8_t>>(
-             nonzero_of(from), from == DType::b8, false,
-             [](const void* partials, int64_t n, int64_t whole, const Call&, char* out, int64_t stride) {
+// Whether any element is nonzero (or, with All, zero): as bits of a word as wide as an element. What follows a block that
+// answers is not read. The sign of a float does not make it nonzero.
+template <class Word, bool Float, bool All>
+struct Truth {
+  using C = Word;
+  using P = Word;
+  static constexpr Word kSize = Float ? static_cast<Word>(static_cast<Word>(-1) >> 1) : static_cast<Word>(-1);
+
+  static inline __attribute__((always_inline)) Word mark(Word x) {
+    const Word size = static_cast<Word>(x & kSize);
+    return All ? static_cast<Word>(size == 0 ? -1 : 0) : size;
+  }
+  static void block(const Word* x, int64_t n, int64_t, P& to) {
+    constexpr int64_t kStep = 2048 / sizeof(Word);
+    for (int64_t i = 0; i < n && to == 0; i += kStep) {
+      const int64_t end = n - i < kStep ? n : i + kStep;
+      Word seen = 0;
+      for (int64_t j = i; j < end; ++j) seen = static_cast<Word>(seen | mark(x[j]));
+      to = seen;
+    }
+  }
+  static void merge(P& a, const P& b) { a = static_cast<P>(a | b); }
+  static void panel(const Word* x, int64_t stride, int64_t rows, int64_t columns, int64_t, P* to) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < columns; ++j) to[j] = static_cast<P>(to[j] | mark(x[r * stride + j]));
+    }
+  }
+};
+
+template <class Word, bool Float, bool All>
+void truth_as(const Call& call) {
+  reduce(reduction<Truth<Word, Float, All>>(
+             gather_as<Word, Word>, true, false,
+             [](const void* partials, int64_t n, int64_t, const Call&, char* out, int64_t stride) {
                for (int64_t i = 0; i < n; ++i) {
-                 const R value = F()(static_cast<const std::uint64_t*>(partials)[i], static_cast<std::uint64_t>(whole));
+                 const bool value = (static_cast<const Word*>(partials)[i] != 0) != All;
                  __builtin_memcpy(out + i * stride, &value, sizeof(value));
                }
              }),
          call);
+}
+
+template <bool All>
+void truth(const Call& call) {
+  switch (call.in[0].dtype) {
+    case DType::f64: return truth_as<std::uint64_t, true, All>(call);
+    case DType::f32: return truth_as<std::uint32_t, true, All>(call);
+    case DType::f16:
+    case DType::bf16: return truth_as<std::uint16_t, true, All>(call);
+    case DType::i64: return truth_as<std::uint64_t, false, All>(call);
+    case DType::i32: return truth_as<std::uint32_t, false, All>(call);
+    default: return truth_as<std::uint8_t, false, All>(call);
+  }
 }
 
 }  // namespace
@@ -248,15 +292,18 @@ void prod(const Call& call) {
 }
 
 void count_nonzero(const Call& call) {
-  count<std::uint64_t>(call, [](std::uint64_t hits, std::uint64_t) { return hits; });
+  const DType from = call.in[0].dtype;
+  reduce(reduction<Sum<std::int8_t>>(
+             nonzero_of(from), from == DType::b8, false,
+             [](const void* partials, int64_t n, int64_t, const Call&, char* out, int64_t stride) {
+               for (int64_t i = 0; i < n; ++i) {
+                 __builtin_memcpy(out + i * stride, static_cast<const std::uint64_t*>(partials) + i, sizeof(std::uint64_t));
+               }
+             }),
+         call);
 }
 
-void all(const Call& call) {
-  count<bool>(call, [](std::uint64_t hits, std::uint64_t whole) { return hits == whole; });
-}
-
-void any(const Call& call) {
-  count<bool>(call, [](std::uint64_t hits, std::uint64_t) { return hits != 0; });
-}
+void all(const Call& call) { truth<true>(call); }
+void any(const Call& call) { truth<false>(call); }
 
 }  // namespace tritium::TRITIUM_ISA
