@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from tritium.errors import ArgumentError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
-from tritium.torch import BitLinear, pack, ternarise, unpack  # noqa: E402
+from tritium.torch import BitLinear, ops, pack, ternarise, unpack  # noqa: E402
 
 OPTIONS = [
     {"axis": None, "group": 0, "activations": "token"},
@@ -150,3 +152,29 @@ def test_wrong_arguments_are_told() -> None:
         torch.ops.tritium.ternary_linear(
             drawn(5, 40), torch.zeros(12, 9, dtype=torch.uint8), torch.ones(()), None, 0, "token"
         )
+
+
+def test_a_call_is_launched_again_only_with_the_same_tensors_unwritten() -> None:
+    weight, bias, x = torch.ones(2, 4), torch.ones(2), torch.ones(3, 4)
+    state = ops._state_of((weight, bias))
+    assert state is not None
+    again = ops._Again(weakref.ref(weight), weakref.ref(bias), state, lambda x, _: x + 1)
+    assert torch.equal(again.run(x, weight, bias), x + 1)
+    assert again.run(x, weight.clone(), bias) is None
+    assert again.run(x, weight, None) is None
+    bias.add_(1)
+    assert again.run(x, weight, bias) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_calls_on_a_gpu_see_every_write_and_are_forgotten_with_their_weights() -> None:
+    weight, x = torch.randn(64, 128, device="cuda"), torch.randn(3, 128, device="cuda")
+    first = [torch.ops.tritium.bit_linear(x, weight, None, None, 0, "token") for _ in range(3)]
+    assert all(torch.equal(first[0], y) for y in first)
+    weight.neg_()
+    for _ in range(3):
+        assert torch.equal(torch.ops.tritium.bit_linear(x, weight, None, None, 0, "token"), -first[0])
+    key = next(key for key in ops._again if key[0] == id(weight))
+    del weight
+    gc.collect()
+    assert key not in ops._again

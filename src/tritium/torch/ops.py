@@ -8,9 +8,10 @@ launches are replayed; elsewhere on those of the device's backend.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -138,6 +139,8 @@ def _made_of(
 def forget(weight: torch.Tensor) -> None:
     """Drop what was made of weights: they were written in a way that torch does not count."""
     _kept.pop(weight, None)
+    for key in [key for key in _again if key[0] == id(weight)]:
+        del _again[key]
 
 
 def _packed_codes(
@@ -178,6 +181,60 @@ def bit_linear(
     """Return x [..., k] through a layer of latent weights [n, k], as `tritium.torch.BitLinear` in eval: [..., n] of the dtype of x."""
     _check(x, weight.shape[1], group, activations)
     return packed(weight, bias, axis, group, activations).run(x.contiguous())
+
+
+class _Again(NamedTuple):
+    """A call whose weights and bias were made ready: what they were then, and the native launch of its plans."""
+
+    weight: weakref.ref[torch.Tensor]
+    bias: weakref.ref[torch.Tensor] | None
+    state: tuple[Any, ...]
+    launch: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor | None]
+
+    def run(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the result, or None where a tensor is another one or was written, or the launch needs the usual way."""
+        same = self.weight() is weight and (bias is None if self.bias is None else self.bias() is bias)
+        return self.launch(x, _NOTHING) if same and self.state == _state_of((weight, bias)) else None
+
+
+_NOTHING: dict[str, Any] = {}
+_again: dict[tuple[Any, ...], _Again] = {}  # by the identity of weights and bias and the options of the layer
+
+
+def _bit_linear_on_gpu(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str
+) -> torch.Tensor:  # fmt: skip
+    """Compute `bit_linear` on a GPU. A call like one before launches its plan at once: the dispatcher calls this directly."""
+    key = id(weight), id(bias), axis, group, activations
+    known = _again.get(key)
+    y = None if known is None else known.run(x, weight, bias)
+    if y is not None:
+        return y
+    _check(x, weight.shape[1], group, activations)
+    ready = packed(weight, bias, axis, group, activations)
+    y = ready.run(x.contiguous())
+    state = _state_of((weight, bias))
+    if state is not None and (known is None or known.state != state or known.weight() is not weight):
+        _remember(key, ready, weight, bias, state)
+    return y
+
+
+def _remember(
+    key: tuple[Any, ...], ready: Packed, weight: torch.Tensor, bias: torch.Tensor | None, state: tuple[Any, ...]
+) -> None:
+    """Keep the native launch of a layer for as long as its weights live."""
+    if ready.activations == "float":
+        return
+    from tritium.backends.cuda.launcher import quick as launches
+
+    launch = launches(ready.codes.device.index, {}, ready.replayed.native)
+    if launch is not None:
+        forgotten = weakref.ref(weight, lambda _: _again.pop(key, None))
+        _again[key] = _Again(forgotten, None if bias is None else weakref.ref(bias), state, launch)
+
+
+_on_gpu = torch.library.Library("tritium", "IMPL")
+_on_gpu.impl("bit_linear", _bit_linear_on_gpu, "CUDA")
 
 
 @bit_linear.register_fake

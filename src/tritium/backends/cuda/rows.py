@@ -137,7 +137,7 @@ def _gated_delta_rule(space: Space) -> Fn:
 
 def _linear(space: Space, otherwise: Fn) -> Fn:
     def maker(out: Spec) -> Fn:
-        module, to, library = _module("linear.halves"), space.twin(out.dtype), otherwise(out)
+        module, to, library = _module("halves"), space.twin(out.dtype), otherwise(out)
 
         def run(x: Value, w: Value, bias: Value | None) -> Value:
             result: Value = module.linear(x, w, bias, to) if module.takes(x, w) else library(x, w, bias)

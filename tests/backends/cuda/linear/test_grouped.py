@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from tritium import dtype as dt
 from tritium.backends.reference import packed, quantized
-from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spills_at_most
+from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spills_at_most
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
 from tritium.backends.cuda.linear import ternary as ct, weights as cw  # noqa: E402
@@ -85,8 +85,40 @@ def test_of_any_size(n: int, k: int, m: int, group: int, activations: str, biase
 @pytest.mark.parametrize("split", [1, 2, 3])
 @pytest.mark.parametrize("group", [64, 128])
 def test_programs_may_share_the_blocks_of_a_tile(monkeypatch: pytest.MonkeyPatch, split: int, group: int) -> None:
+    monkeypatch.setattr(ct, "GROUP_FEW", 9)
     monkeypatch.setattr(ct, "lines_for", lambda *_: ct.Lines(64, 16, 4, 2, split))
     check(20, 2300, 9, group, "token")
+
+
+@pytest.mark.skipif(not CUDA, reason="runs on CUDA alone")
+@pytest.mark.parametrize(
+    "cut", [ct.Tiles(16, 1), ct.Tiles(32, 3), ct.Tiles(64, 1), ct.Tiles(64, 2), ct.Tiles(128, 1), ct.Tiles(128, 3)]
+)
+@pytest.mark.parametrize(("n", "k", "m", "group"), [(300, 2560, 200, 128), (300, 2624, 70, 64), (64, 1152, 9, 128)])
+def test_tiles_of_warpgroups_have_the_bits_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch, n: int, k: int, m: int, group: int, cut: ct.Tiles
+) -> None:
+    monkeypatch.setattr(ct, "group_tiles_for", lambda *_: cut)
+    check(n, k, m, group, "token")
+    check(n, k, m, group, "token", biased=False, to=np.float32)
+
+
+def test_tiles_are_shared_where_they_are_few() -> None:
+    assert ct.group_tiles_for(4096, 4096, 16, 132) == ct.Tiles(16, 4)
+    assert ct.group_tiles_for(14336, 4096, 64, 132) == ct.Tiles(64, 1)
+    assert ct.group_tiles_for(8192, 8192, 4096, 132).split == 1
+
+
+@given(st.integers(1, 5), st.integers(1, 1300), st.sampled_from([64, 128]))
+def test_units_hold_the_codes_of_four_groups(n: int, k: int, group: int) -> None:
+    """Decode as the kernel does: a nibble of a word selects one of three bytes."""
+    w = torch.from_numpy(np.random.default_rng(k).integers(-1, 2, (n, k)).astype(np.int8))
+    units = cw.ternary_of(w).units(group)
+    assert units.shape == (n, -(-cw.wide(k) // (4 * group)) * group)
+    words = units.contiguous().view(torch.int32).view(n, -1, 1, group // 4, 1).long()
+    shifts = torch.tensor([0, 16, 2, 18]).view(1, 1, 4, 1, 1) + 4 * torch.arange(4)
+    found = ((words >> shifts) & 3) - 1  # [n, unit, group, word, column]
+    assert torch.equal(found.reshape(n, -1)[:, :k], w.long())
 
 
 @runs
@@ -143,4 +175,36 @@ def test_kernels_compile_for_hopper_without_spills(cut: tuple[int, int, int], gr
         fixed |= {"KW": words, "BN": c.rows, "LEVELS": 2, "PARTS": k // 4096, "READY": True}
     even = [name for name in kernel.arg_names if name in ("N", "KB", "GROUPS", "SCALES") or name in kinds]
     made = built(kernel, kinds, fixed, 90, even, num_warps=c.warps, num_stages=c.stages, enable_fp_fusion=False)
+    assert spills_at_most(made, 0)
+
+
+@compiles
+@pytest.mark.parametrize(("cut", "group"), [(ct.Tiles(16, 4), 128), (ct.Tiles(64, 1), 64), (ct.Tiles(128, 1), 128)])
+def test_tiles_of_warpgroups_compile_for_hopper_without_spills(cut: ct.Tiles, group: int) -> None:
+    from triton.experimental.gluon import language as gl
+
+    from tritium.backends.cuda.linear import group_tiles
+
+    half = cut.tokens // 2 if cut.tokens > 64 else cut.tokens
+    boxes = {
+        "w": ("u8", [64, group], gl.uint8),
+        "x": ("i8", [cut.tokens, group], gl.int8),
+        "box": ("bf16", [half, 64], gl.bfloat16),
+    }
+    kinds = {name: kind for name, kind in KINDS.items() if name not in boxes} | {"partial": "*i32"}
+    for name, (kind, block, of) in boxes.items():
+        kinds[name] = f"tensordesc<{kind}{block},{gl.NVMMASharedLayout.get_default_for(block, of)!r}>"
+    units, stages = ct._group_stages(cut, group, True)
+    fixed = {
+        "BM": cut.tokens,
+        "GROUP": group,
+        "WIDE": units,
+        "STAGES": stages,
+        "SPLIT": cut.split,
+        "BIAS": 1,
+        "REGISTERS": 240,
+    }
+    even = ["N", *(name for name, kind in kinds.items() if kind.startswith("*"))]
+    made = built(group_tiles.group_tiles, kinds, fixed, 90, even, num_warps=4, maxnreg=168, enable_fp_fusion=False)
+    assert made.asm["ptx"].count("wgmma.wait_group") < made.asm["ptx"].count("wgmma.mma_async")
     assert spills_at_most(made, 0)

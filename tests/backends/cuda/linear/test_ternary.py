@@ -223,7 +223,7 @@ def test_results_that_the_copy_engine_writes_are_those_of_other_stores(
     way = choice("wgmma", *numbers, number)
     poison(333, 776)
     boxed = ct.product(tokens, made, scale, bias, kind, choice=way)
-    monkeypatch.setattr(ct, "_is_boxed", lambda job: False)
+    monkeypatch.setattr(ct, "_is_boxed", lambda *_: False)
     assert torch.equal(boxed, ct.product(tokens, made, scale, bias, kind, choice=way))
 
 

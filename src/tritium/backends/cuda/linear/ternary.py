@@ -32,6 +32,15 @@ GROUP_COLUMNS = 4096  # that one CTA quantises by groups
 GEMV_TOKENS = 8  # up to which each has CTAs of its own, which hold all weights of their rows
 GEMV_LEVELS = 2  # doublings of 1,024 columns whose terms a thread holds
 GEMV_WORDS = 4096  # of weights that a CTA holds
+GROUP_FEW = 2  # tokens up to which products with groups have CTAs for each token on Hopper too
+GROUP_TIMES = {
+    16: 1.425,
+    32: 1.756,
+    64: 2.639,
+    128: 6.342,
+}  # µs of 1,024 columns of a tile of 128 rows, by its tokens, on an H200
+GROUP_ENDS = 3.674  # µs of the start and the end of a tile
+GROUP_SHARED = 0.789, 0.00681  # µs where CTAs share the blocks of a tile: once, and for each block and token of a tile
 ALONE = (
     3  # CTAs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 )
@@ -304,7 +313,7 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
     early = job.w.keeps("planes" if codes else "straight")
     nbytes, room = step * (rows + tokens * (4 if codes else 1)), tuned.ROOM - 2 * rows * tokens
-    boxed = _is_boxed(job) and room // nbytes >= tuned.FEWEST_STAGES
+    boxed = _is_boxed(job.out, job.biases) and room // nbytes >= tuned.FEWEST_STAGES
     stages = min(c.get("stages"), room // nbytes) if boxed else _stages(c, nbytes)
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
     dealt = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
@@ -347,11 +356,11 @@ def _stages(c: Choice, nbytes: int) -> int:
     return min(c.get("stages") if tuned.is_beside(c) else tuned.MOST_STAGES, most)
 
 
-def _is_boxed(job: _Job) -> bool:
+def _is_boxed(out: Value, biases: int) -> bool:
     """Return True if results can be stored by the copy engine: two bytes each, rows of whole 16 bytes, no bias for
     each.
     """
-    return job.out.element_size() == 2 and job.biases < 2 and job.out.shape[1] % 8 == 0 and job.out.data_ptr() % 16 == 0
+    return out.element_size() == 2 and biases < 2 and out.shape[1] % 8 == 0 and out.data_ptr() % 16 == 0
 
 
 _KERNELS = {
@@ -469,6 +478,77 @@ def lines_for(n: int, k: int, m: int, processors: int) -> Lines:
     return Lines(rows, tokens, warps, 3, split)
 
 
+class Tiles(NamedTuple):
+    """The tile config of `cuda.linear.group_tiles`: tokens of a tile, and the CTAs that share its blocks."""
+
+    tokens: int
+    split: int
+
+
+def group_tiles_for(n: int, k: int, m: int, processors: int) -> Tiles:
+    """Return the tile config of a product with groups on Hopper: the least time by a model."""
+    blocks = -(-k // COLUMNS)
+    sizes = [t for t in GROUP_TIMES if t == min(GROUP_TIMES) or t < 2 * m]
+    cuts = [Tiles(tokens, split) for tokens in sizes for split in range(1, blocks + 1)]
+    return min(cuts, key=lambda c: _group_us(n, k, m, c, processors))
+
+
+def _group_us(n: int, k: int, m: int, c: Tiles, processors: int) -> float:
+    """Return about how many µs a product with groups takes: rounds of steps of 1,024 columns, and what shared blocks cost."""
+    blocks = -(-k // COLUMNS)
+    tiles = -(-n // 128) * -(-m // c.tokens)
+    rounds = -(-tiles * c.split // processors)
+    us = rounds * (-(-blocks // c.split) * GROUP_TIMES[c.tokens] + GROUP_ENDS)
+    return us + (0 if c.split == 1 else GROUP_SHARED[0] + GROUP_SHARED[1] * blocks * c.tokens)
+
+
+def _group_stages(c: Tiles, group: int, boxed: bool) -> tuple[int, int]:
+    """Return the stages of weights and of tokens that fit in shared memory."""
+    sums = 2 * 64 * c.tokens * ((4 if c.tokens > 64 and c.split == 1 else 0) + (2 if boxed else 0))
+    units = 2 if c.tokens > 64 else 4
+    room = (tuned.ROOM if boxed else tuned.SHARED) - sums - units * 128 * group
+    return units, min(room // (c.tokens * group), 12)
+
+
+def _group_tiles(
+    t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, cut: Tiles | None
+) -> Value:
+    """Return the product with groups by `cuda.linear.group_tiles`."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from tritium.backends.cuda.linear import group_tiles as cuda_group_tiles
+
+    g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
+    c = cut or group_tiles_for(n, t.k, m, g.processors)
+    weights, q = w.units(group), t.straight().q
+    early = w.keeps(f"units of {group}")
+    blocks, tiles = -(-groups // (COLUMNS // group)), -(-n // 128) * -(-m // c.tokens)
+    c = c._replace(split=min(c.split, blocks))
+    boxed = _is_boxed(out, _biases(bias))
+    units, stages = _group_stages(c, group, boxed)
+    space = (out, out)
+    if c.split > 1:
+        sums = scratch((tiles * blocks * 128 * c.tokens,), torch.int32, out.device)
+        space = sums, counters(out.device).some(2 * tiles)
+    half = c.tokens // 2 if c.tokens > 64 else c.tokens
+    kind = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(out.dtype)
+    boxes = [(weights, [64, group], gl.uint8), (q, [c.tokens, group], gl.int8), (out, [half, 64], kind)][: 2 + boxed]
+    w_box, x_box, *of_out = (
+        TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, element))
+        for x, block, element in boxes
+    )
+    _enter()
+    with current(out):
+        launch(
+            cuda_group_tiles.group_tiles, (min(tiles * c.split, g.processors),),
+            w_box, x_box, t.scale, scale, _bias(bias, out), out, of_out[0] if of_out else None, *space, m, n, groups,
+            BM=c.tokens, GROUP=group, WIDE=units, STAGES=stages, SPLIT=c.split, BIAS=_biases(bias), REGISTERS=240,
+            **_options(g, 4, early=early, maxnreg=168),
+        )  # fmt: skip
+    return out
+
+
 def _lined(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, by_group: bool) -> Value:
     """Return the product with groups by `cuda.linear.grouped`; by_group: of tokens of `quantise_lines`."""
     from tritium.backends.cuda.linear import grouped as cuda_grouped
@@ -476,6 +556,8 @@ def _lined(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, 
     g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
     if not (m and n):
         return out
+    if m > GROUP_FEW and not by_group and g.capability == HOPPER and g.has_gluon:
+        return _group_tiles(t, w, scale, bias, out, group, None)
     c, ready = lines_for(n, t.k, m, g.processors), w.keeps("lines")
     weights, asm = w.lines(), g.capability > (0, 0)
     q = t.straight().q

@@ -82,6 +82,15 @@ class Weights:
         out = self.data.new_empty((self.shape[0], self.wide // 4), dtype=torch.uint8)
         return self._each(out, 1, lambda c: _joined(c.view(c.shape[0], -1, 4, 32), 2).reshape(c.shape[0], -1))
 
+    def units(self, group: int) -> Value:
+        """Return uint8 [n, units of `group` bytes]: column i of four groups in byte i; see `cuda.linear.group_tiles`."""
+        return self._arranged(f"units of {group}", lambda: self._units(group))
+
+    def _units(self, group: int) -> Value:
+        count = -(-self.wide // (4 * group))
+        out = self.data.new_empty((self.shape[0], count * group), dtype=torch.uint8)
+        return self._each(out, 1, lambda c: _in_units(c, count, group))
+
     def fragments(self) -> Value:
         """Return int32 [n / 16, wide / 128, 32, 4]; see `cuda.linear.fragments`."""
         return self._arranged("fragments", self._fragments)
@@ -114,6 +123,17 @@ def _joined(codes: Value, axis: int) -> Value:
     """Join four codes along an axis to one byte."""
     c0, c1, c2, c3 = codes.unbind(axis)
     return c0 | c1 << 2 | c2 << 4 | c3 << 6
+
+
+def _in_units(codes: Value, count: int, group: int) -> Value:
+    """Return rows in the order of `cuda.linear.group_tiles`: of each four columns of four groups four bytes.
+
+    The first two have the codes of the first and the third group, the others those of the second and the fourth, by column.
+    """
+    padded = torch.nn.functional.pad(codes, (0, count * 4 * group - codes.shape[1]))
+    c0, c1, c2, c3 = padded.view(-1, count, 4, group // 4, 2, 2).unbind(2)
+    fours = torch.stack((c0 | c2 << 2, c1 | c3 << 2), 3)  # [rows, unit, word, pair of groups, pair of columns, column]
+    return (fours[..., 0] | fours[..., 1] << 4).reshape(codes.shape[0], count * group)
 
 
 def _in_fragments(codes: Value) -> Value:

@@ -93,7 +93,7 @@ def _jobs(whole, tiles, PIECES: gl.constexpr):
 
 
 @gluon.jit
-def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
+def place_of(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
     """Return the first row and token of a tile: GROUP columns of tiles are adjacent, so that their weights stay in
     L2.
     """
@@ -115,7 +115,6 @@ def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, box, y_buf, M, 
     warp waits for another.
     """
     BN: gl.constexpr = acc.shape[0]
-    BM: gl.constexpr = acc.shape[1]
     L: gl.constexpr = acc.type.layout
     if CODES:
         acc = acc - gl.expand_dims(gl.convert_layout(less, gl.SliceLayout(0, L)), 0)
@@ -131,6 +130,14 @@ def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, box, y_buf, M, 
         y = acc.to(gl.float32) * by
         if BIAS == 1:
             y = y + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
+    store_results(y, off_n, off_m, bias, out, box, y_buf, M, N, BIAS if out.dtype.element_ty != gl.int32 else 0)
+
+
+@gluon.jit
+def store_results(y, off_n, off_m, bias, out, box, y_buf, M, N, BIAS: gl.constexpr):
+    """Store y [rows, tokens] as out [M, N], by a box as `_finish` says. BIAS 2: add the bias of each result before."""
+    BN: gl.constexpr = y.shape[0]
+    BM: gl.constexpr = y.shape[1]
     if box is not None:
         tma.store_wait(pendings=0)  # of the tile before
         barrier()
@@ -143,13 +150,13 @@ def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, box, y_buf, M, 
     n = gl.expand_dims(off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, to)), 1)
     m = gl.expand_dims(off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, to)), 0)
     cells, inside = m.to(gl.int64) * N + n, (m < M) & (n < N)
-    if BIAS == 2 and out.dtype.element_ty != gl.int32:
+    if BIAS == 2:
         y = gl.convert_layout(y, to) + gl.load(bias + cells, mask=inside, other=0.0).to(gl.float32)
     gl.store(out + cells, gl.convert_layout(y.to(out.dtype.element_ty), to), mask=inside)
 
 
 @gluon.jit
-def _threads():
+def threads():
     return gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
 
 
@@ -159,7 +166,7 @@ def _come(count):
 
     The others get 0. It is issued some steps early, and nothing waits for the answer here.
     """
-    thread = _threads()
+    thread = threads()
     return gl.inline_asm_elementwise(
         TAKE, "=&r,r,l", [thread, count + thread * 0], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -168,7 +175,7 @@ def _come(count):
 @gluon.jit
 def _await(count, least):
     """Wait until a count is so large. Every thread polls for itself, and then sees what was written before it grew."""
-    thread = _threads()
+    thread = threads()
     gl.inline_asm_elementwise(
         AWAIT, "=&r,l,r", [count + thread * 0, thread * 0 + least], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -176,7 +183,7 @@ def _await(count, least):
 
 
 @gluon.jit
-def _sums_at(acc, partial):
+def sums_at(acc, partial):
     """Return the addresses of the sums of a part: the first of each four of a thread, so that warps write coalesced."""
     L: gl.constexpr = acc.type.layout
     BM: gl.constexpr = acc.shape[1]
@@ -188,10 +195,10 @@ def _sums_at(acc, partial):
 
 
 @gluon.jit
-def _leave(accs, partial):
+def leave(accs, partial):
     """Store the sums of all tensors of a part, one after another."""
     for h in gl.static_range(len(accs)):
-        cells = _sums_at(accs[h], partial)
+        cells = sums_at(accs[h], partial)
         gl.inline_asm_elementwise(
             LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [accs[h], cells], dtype=gl.int32, is_pure=False, pack=4
         )
@@ -203,7 +210,7 @@ def _plus(accs, partial):
     """Return accs plus the sums in memory, added as they arrive: not all that are read need a register at once."""
     result = ()
     for h in gl.static_range(len(accs)):
-        cells = _sums_at(accs[h], partial)
+        cells = sums_at(accs[h], partial)
         result += (
             gl.inline_asm_elementwise(
                 ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [accs[h], cells], dtype=gl.int32, is_pure=False, pack=4
@@ -237,7 +244,7 @@ def _join(accs, partial, count, before, part, parts, SIZE: gl.constexpr, SPLIT: 
                 accs = _plus(accs, partial + part * SIZE)
         gl.store(count, 0)
     else:
-        _leave(accs, partial + part * SIZE)
+        leave(accs, partial + part * SIZE)
         barrier()
         gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all threads before the barrier
     return last, accs
@@ -410,7 +417,7 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
         tile, part, _, n = _job(t, whole, steps, SPLIT)
         j = t // gl.num_programs(0)
         if _is_mine(j, TURNS, W):
-            off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+            off_n, off_m = place_of(tile, M, N, BN, BM, GROUP)
             it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer, y_bufs,
                            partial, counts, M, N, tile * PARTS + HALF, off_n + HALF * PART, off_m, part, SPLIT, it, j, n,
                            PART, BM, PARTS, TURNS, STAGES, SPLIT, CODES, ROWS, BIAS, W)  # fmt: skip
@@ -421,7 +428,7 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
             tile, part, _, n = _part(t - whole, tiles - whole, steps, parts)
             j = t // gl.num_programs(0)
             if _is_mine(j, TURNS, W):
-                off_n, off_m = _place(whole + tile, M, N, BN, BM, GROUP)
+                off_n, off_m = place_of(whole + tile, M, N, BN, BM, GROUP)
                 it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer,
                                y_bufs, partial, counts, M, N, tile * PARTS + HALF, off_n + HALF * PART, off_m, part, parts, it, j, n,
                                PART, BM, PARTS, TURNS, STAGES, 0, CODES, ROWS, BIAS, W)  # fmt: skip
@@ -433,7 +440,7 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
             tile, piece = _piece(t, whole, PIECES)
             j = t // gl.num_programs(0)
             if _is_mine(j, TURNS, W):
-                off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+                off_n, off_m = place_of(tile, M, N, BN, BM, GROUP)
                 it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, box, box_fewer,
                                y_bufs, partial, counts, M, N, 0, off_n + HALF * PART, off_m + piece * TOKENS, 0, 1, it, j, steps,
                                PART, TOKENS, PARTS, TURNS, STAGES, 1, CODES, ROWS, BIAS, W)  # fmt: skip
@@ -504,7 +511,7 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scal
     PLANES: gl.constexpr = 4 if CODES else 1
     PART: gl.constexpr = BN // PARTS
     tile, _, k, n = _job(gl.program_id(0), whole, steps, SPLIT)
-    off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+    off_n, off_m = place_of(tile, M, N, BN, BM, GROUP)
     early = gl.minimum(n, STAGES)
     for i in range(early):
         mbarrier.expect(ready.index(i), (BN + PLANES * BM) * BK)
@@ -514,14 +521,14 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scal
     xs = (x,) if len(x_bufs) == 1 else (x, x_fewer)
     for t in range(gl.program_id(0), whole * SPLIT, gl.num_programs(0)):
         tile, _, k, n = _job(t, whole, steps, SPLIT)
-        off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+        off_n, off_m = place_of(tile, M, N, BN, BM, GROUP)
         it = _fetch(
             ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, BM, BK, PART, PARTS, STAGES, PLANES
         )
     if PIECES == 0:
         for t in range(whole + gl.program_id(0), whole + (tiles - whole) * parts, gl.num_programs(0)):
             tile, _, k, n = _part(t - whole, tiles - whole, steps, parts)
-            off_n, off_m = _place(whole + tile, M, N, BN, BM, GROUP)
+            off_n, off_m = place_of(whole + tile, M, N, BN, BM, GROUP)
             it = _fetch(
                 ready,
                 free,
@@ -546,7 +553,7 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scal
     if PIECES > 1:
         for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
             tile, piece = _piece(t, whole, PIECES)
-            off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+            off_n, off_m = place_of(tile, M, N, BN, BM, GROUP)
             off_m += piece * (BM // PIECES)
             it = _fetch(ready, free, w_bufs, x_bufs, w, (x_fewer,), off_n, off_m, KB, 0, steps, it, early,
                         BM // PIECES, BK, PART, PARTS, STAGES, PLANES)  # fmt: skip
