@@ -1,7 +1,8 @@
 """Samples thousands of texts at a time from SmolLM2-135M-Instruct on a GPU: plain torch, five Triton kernels, one CUDA graph.
 
-Knows nothing of stories. A row of the batch writes one text after the other: where one ends, the graph itself takes the next prompt
-from a table, so the host waits for nothing. What a step gives goes to a log [steps, rows]; reading.py reads texts out of it.
+Knows nothing of stories. A row of the batch writes one text after the other, each by a script: tokens that are given, and gaps for a
+sentence of the teacher's own. Where a script ends, the graph itself takes the next from a table, so the host waits for
+nothing. What a step gives goes to a log [steps, rows]; reading.py reads texts out of it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from reading import END
+from reading import END, GAP
 
 import tritium as tt
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, EPS, THETA = 30, 576, 9, 3, 64, 1536, 1e-5, 100000.0
-PLAIN = re.compile(r"Ġ?[A-Z]?[a-z]+|Ġ?[AIO]|Ġ?[.,!?;:'\"-]+|[.,!?]+\"|Ġ\"|\"?Ċ+|'[a-z]{1,2}|Ġ")  # tokens of plain prose
+PLAIN = re.compile(r"Ġ?[A-Z]?[a-z]+|Ġ?[AIO]|Ġ?[.,!?;:'\"-]+|[.,!?]+\"|Ġ\"|'[a-z]{1,2}")  # tokens of plain prose
 WORDS = 32768  # tokens are in the order in which they were merged: later ones are rare words and names
 
 
@@ -29,9 +30,9 @@ class Picking:
     """How a token is drawn: tokens of at least `min_p` of the likeliest one's probability; the logit of
     one that was written already goes down by the share `penalty` of itself, times the token's `cost`."""
 
-    temperature: float = 0.7
-    min_p: float = 0.08
-    penalty: float = 0.1
+    temperature: float = 0.6
+    min_p: float = 0.1
+    penalty: float = 0.03
 
 
 def read_weights(path: str | Path, device: str) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
@@ -46,8 +47,13 @@ def read_weights(path: str | Path, device: str) -> tuple[dict[str, torch.Tensor]
 
 
 def plain_tokens(tokens: list[str]) -> list[int]:
-    """Return the ids that may be drawn: the end, and plain words and punctuation."""
-    return [END] + [i for i, token in enumerate(tokens[:WORDS]) if PLAIN.fullmatch(token)]
+    """Return the ids that may be drawn: plain words and punctuation; texts and paragraphs end where their scripts say so."""
+    return [i for i, token in enumerate(tokens[:WORDS]) if PLAIN.fullmatch(token)]
+
+
+def mark_of(token: str) -> int:
+    """Return 1 for a token that ends a sentence, plus 2 for one with a quotation mark."""
+    return (token in (".", "!", "?", '."', "...")) + 2 * ('"' in token)
 
 
 # ---- kernels: one program a row, or a row and a head of the cache
@@ -127,19 +133,17 @@ def attend_kernel(
 
 @triton.jit
 def pick_kernel(
-    logits, seen, cost, keep, breaks, prompts, plen, closings, clen, state, pos, tok, pid, counter, step, log, likely, seed,
-    n, width, length, count, base, candidates, kinds, turn, inv_t, log_min_p, penalty,
-    steps: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+    logits, seen, cost, keep, marks, scripts, plen, cursor, count, quote, pos, tok, pid, counter, step, log, likely, seed,
+    n, width, length, texts, base, inv_t, log_min_p, penalty,
+    end: tl.constexpr, gap: tl.constexpr, steps: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Draw a row's next token, log it, and go to the next prompt where the text ends.
-
-    The first paragraph that ends after a random length is followed by the words of a closing ("In the end,"); the next one ends the text.
-    """
+    """Draw a row's next token, or take that of its script; log it, and go to the next script where the text ends."""
     row, c = tl.program_id(0).to(tl.int64), tl.arange(0, block)
     now = tl.load(step)
     slot = (now % steps) * rows + row
-    p, who = tl.load(pos + row) + 1, tl.load(pid + row)
-    forced = p < tl.load(plen + who // candidates)
+    p, who, place = tl.load(pos + row) + 1, tl.load(pid + row), tl.load(cursor + row)
+    entry = tl.load(scripts + who.to(tl.int64) * width + place)
+    free, asked = entry == gap, place < tl.load(plen + who)
     most = tl.full([block], -1e30, tl.float32)
     top = tl.full([block], -1e30, tl.float32)
     total = tl.zeros([block], tl.float32)
@@ -173,39 +177,40 @@ def pick_kernel(
         value, index = tl.max(g, 0, return_indices=True)
         where = tl.where(value > best, start + index, where)
         best = tl.maximum(best, value)
-    chosen = tl.load(keep + where)
-    stage, kind = tl.load(state + row), who % kinds
-    closing = (forced == 0) & (stage > 0) & (stage <= tl.load(clen + kind))
-    chosen = tl.where(closing, tl.load(closings + kind * 8 + tl.minimum(tl.maximum(stage - 1, 0), 7)), chosen)
-    free = (forced == 0) & (closing == 0)
-    broken = free & (tl.load(breaks + where) != 0)
-    turned = broken & (stage == 0) & (p >= turn + (who * 37) % turn)
-    given = tl.load(prompts + (who // candidates).to(tl.int64) * width + tl.minimum(p, width - 1), forced, 0)
-    over = (free & (where == 0)) | (broken & (stage > 0))
-    ended = over | ((forced == 0) & (p >= length - 1))
+    chosen = tl.where(free, tl.load(keep + where), entry)
+    mark, written, quoted = tl.load(marks + where), tl.load(count + row), tl.load(quote + row)
+    quoted = tl.where(free & (mark >= 2), 1 - quoted, quoted)
+    written += tl.where(free & (mark % 2 == 1) & (quoted == 0), 1, 0)
+    filled = free & (written > 0)
+    over = (free == 0) & (asked == 0) & (entry == end)
+    ended = over | ((asked == 0) & (p >= length - 1))
     note = tl.where(
-        forced,
+        asked,
         tl.where(p == base + 1, 49152 + (who & 8191), tl.where(p == base + 2, 49152 + (who >> 13), 65535)),
         chosen,
     )
-    note = tl.where(ended, tl.where(over, 2, 65534), note)
+    note = tl.where(ended, tl.where(over, end, 65534), note)
     tl.store(log + slot, note.to(tl.int32).to(tl.uint16))
-    value = tl.load(logits + row * n + where) - lse
-    tl.store(likely + slot, tl.where(free, value, 0.0).to(tl.float16))
+    value = tl.minimum(tl.load(logits + row * n + where) - lse, 0.0)
+    tl.store(likely + slot, tl.where(free, value, 1.0).to(tl.float16))
     if ended:
         for start in range(0, n, block):
             tl.store(seen + row * n + start + c, tl.zeros([block], tl.int8), (start + c) < n)
-        following = tl.atomic_add(counter, 1) % count
+        following = tl.atomic_add(counter, 1) % texts
         tl.store(pid + row, following)
         tl.store(pos + row, base)
-        tl.store(state + row, 0)
-        tl.store(tok + row, tl.load(prompts + (following // candidates).to(tl.int64) * width + base))
+        tl.store(cursor + row, base + 1)
+        tl.store(count + row, 0)
+        tl.store(quote + row, 0)
+        tl.store(tok + row, tl.load(scripts + following.to(tl.int64) * width + base))
     else:
-        tl.store(state + row, tl.where(turned, 1, tl.where(closing, stage + 1, stage)))
         if free:
             tl.store(seen + row * n + where, tl.full([], 1, tl.int8))
+        tl.store(cursor + row, tl.where(free & (filled == 0), place, place + 1))
+        tl.store(count + row, tl.where(filled, 0, written))
+        tl.store(quote + row, tl.where(filled, 0, quoted))
         tl.store(pos + row, p)
-        tl.store(tok + row, tl.where(forced, given, chosen))
+        tl.store(tok + row, chosen)
 
 
 # ---- the teacher
@@ -215,17 +220,17 @@ class Teacher:
     """SmolLM2 with a cache of `rows` texts of at most `length` tokens, prompt and all."""
 
     def __init__(
-        self, weights: dict[str, torch.Tensor], keep: list[int], cost: torch.Tensor, prompts: np.ndarray[Any, Any],
-        lengths: np.ndarray[Any, Any], *, rows: int, length: int, steps: int, base: int, candidates: int,
-        breaks: list[bool], closings: list[list[int]], turn: int, picking: Picking, seed: int = 0,
+        self, weights: dict[str, torch.Tensor], keep: list[int], marks: list[int], cost: torch.Tensor, scripts: np.ndarray[Any, Any],
+        lengths: np.ndarray[Any, Any], *, rows: int, length: int, steps: int, base: int, picking: Picking, seed: int = 0,
     ) -> None:  # fmt: skip
-        self.base, self.candidates, self.turn = base, candidates, turn
         table = weights["model.embed_tokens.weight"]
         device, kind = table.device, table.dtype
         self.rows, self.length, self.steps, self.picking, self.seed = rows, length, steps, picking, seed << 40
+        self.base = base
         self.table, self.keep = table, torch.tensor(keep, dtype=torch.int32, device=device)
         self.head = table[self.keep.long()].t()
         self.cost = cost.to(device, torch.float32)
+        self.marks = torch.tensor(marks, dtype=torch.int32, device=device)
         self.layers = [self._layer(weights, i) for i in range(LAYERS)]
         self.last_norm = weights["model.norm.weight"]
         cache = (LAYERS, rows, KV_HEADS, length, HEAD_DIM)
@@ -233,16 +238,13 @@ class Teacher:
         turn = THETA ** (-torch.arange(0, HEAD_DIM, 2, device=device, dtype=torch.float64) / HEAD_DIM)
         angles = torch.outer(torch.arange(length, device=device, dtype=torch.float64), turn)
         self.cos, self.sin = angles.cos().float(), angles.sin().float()
-        self.prompts = torch.from_numpy(prompts.astype(np.int32)).to(device)
+        self.scripts = torch.from_numpy(scripts.astype(np.int32)).to(device)
         self.plen = torch.from_numpy(lengths.astype(np.int32)).to(device)
-        self.pos = torch.zeros(rows, dtype=torch.int32, device=device)
-        self.pid = torch.arange(rows, dtype=torch.int32, device=device) % (len(prompts) * candidates)
-        self.tok = self.prompts[self.pid.long() // candidates, 0].contiguous()
+        self.pos, self.count, self.quote = (torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(3))
+        self.cursor = torch.ones(rows, dtype=torch.int32, device=device)
+        self.pid = torch.arange(rows, dtype=torch.int32, device=device) % len(scripts)
+        self.tok = self.scripts[self.pid.long(), 0].contiguous()
         self.counter = torch.full((1,), rows, dtype=torch.int32, device=device)
-        self.breaks = torch.tensor(breaks, dtype=torch.int8, device=device)
-        self.closings = torch.tensor([(c + [0] * 8)[:8] for c in closings], dtype=torch.int32, device=device)
-        self.clen = torch.tensor([len(c) for c in closings], dtype=torch.int32, device=device)
-        self.state = torch.zeros(rows, dtype=torch.int32, device=device)
         self.step_index = torch.zeros(1, dtype=torch.int64, device=device)
         self.seen = torch.zeros(rows, len(keep), dtype=torch.int8, device=device)
         self.log = torch.zeros(steps, rows, dtype=torch.uint16, device=device)
@@ -287,22 +289,23 @@ class Teacher:
         logits = torch.mm(h, self.head, out_dtype=torch.float32) if h.is_cuda else (h @ self.head).float()
         picking = self.picking
         pick_kernel[(self.rows,)](
-            logits, self.seen, self.cost, self.keep, self.breaks, self.prompts, self.plen,
-            self.closings, self.clen, self.state, self.pos, self.tok, self.pid, self.counter,
-            self.step_index, self.log, self.likely, self.seed, len(self.keep), self.prompts.shape[1], self.length,
-            len(self.prompts) * self.candidates, self.base, self.candidates, len(self.clen), self.turn,
-            1 / picking.temperature, float(np.log(picking.min_p)), picking.penalty, self.steps, self.rows, 2048,
+            logits, self.seen, self.cost, self.keep, self.marks, self.scripts, self.plen,
+            self.cursor, self.count, self.quote, self.pos, self.tok, self.pid, self.counter,
+            self.step_index, self.log, self.likely, self.seed, len(self.keep), self.scripts.shape[1], self.length,
+            len(self.scripts), self.base,
+            1 / picking.temperature, float(np.log(picking.min_p)), picking.penalty, END, GAP, self.steps, self.rows, 2048,
             num_warps=8,
         )  # fmt: skip
         self.step_index += 1
 
     def prefill(self) -> None:
-        """Write what all prompts begin with to the cache, once: every text begins after it."""
+        """Write what all scripts begin with to the cache, once: every text begins after it."""
         for _ in range(self.base):
             self.step()
         self.pos.fill_(self.base)
+        self.cursor.fill_(self.base + 1)
         self.step_index.zero_()
-        self.tok.copy_(self.prompts[self.pid.long() // self.candidates, self.base])
+        self.tok.copy_(self.scripts[self.pid.long(), self.base])
 
     def capture(self) -> None:
         """Record a step as a CUDA graph."""

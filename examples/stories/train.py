@@ -3,8 +3,8 @@
     python examples/stories/train.py texts/stories.txt --seconds 240 --out stories     # texts are separated by byte 0
 
 The network is that of examples/train_bytes.py, larger; the recipe is `Recipe.from_scratch`, with as many steps as the time allows.
-One text in a hundred is held out. Writes weights.pt, model.gguf (I2_S, the
-embedding in f16), tokenizer.json, log.json and samples.txt, the weights before anything else is measured.
+One text in a hundred is held out. Writes model.gguf (I2_S, the embedding in f16), tokenizer.json and log.json, at 60 and
+85 % of the steps and at the end: a run that is stopped leaves a model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import platform
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,16 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from train_bytes import Network, Shape
 
 END = "<|end|>"
-PROMPTS = (
-    "Once upon a time,",
-    "One day,",
-    "The old",
-    "One morning, Lily",
-    "There was once",
-    "In the",
-    "Long ago,",
-    "The little fox",
-)
+CHECKPOINTS = (0.6, 0.85)
 
 
 def learn_vocabulary(texts: list[str], size: int) -> Tokenizer:
@@ -85,7 +77,13 @@ def held_out_loss(model: nn.Module, data: torch.Tensor, args: argparse.Namespace
     return torch.cat(losses).mean().item()
 
 
-def train(model: Network, learn: torch.Tensor, held: torch.Tensor, args: argparse.Namespace) -> dict[str, Any]:
+def train(
+    model: Network,
+    learn: torch.Tensor,
+    held: torch.Tensor,
+    args: argparse.Namespace,
+    save: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
     """Train in place for as many steps as `--seconds` allow, by the speed of the first ones; return the log."""
     judge = torch.compile(loss_of) if learn.is_cuda else loss_of
     if learn.is_cuda:
@@ -131,6 +129,8 @@ def train(model: Network, learn: torch.Tensor, held: torch.Tensor, args: argpars
                 row["held_out"] = round(held_out_loss(model, held, args, 3), 4)
             curve.append(row)
             print(json.dumps(row), flush=True)
+        if i + 1 in [int(share * steps) for share in CHECKPOINTS]:
+            save({"stopped_after": i + 1, "steps": steps, "curve": curve})
     seconds = time.perf_counter() - start
     return {
         "steps": steps, "seconds": round(seconds, 1), "tokens_seen": steps * args.batch * args.context,
@@ -138,23 +138,20 @@ def train(model: Network, learn: torch.Tensor, held: torch.Tensor, args: argpars
     }  # fmt: skip
 
 
-def samples(path: Path, count: int) -> list[str]:
-    """Return what the exported model writes after each prompt, `count` times."""
-    model = tritium.load(path)
-    options = {"temperature": 0.7, "min_p": 0.08, "max_tokens": 300}
-    return [p + model.generate(p, seed=seed, **options).text for p in PROMPTS for seed in range(count)]
-
-
 def options(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("texts", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    for name, value in {"seconds": 240.0, "steps": 0, "batch": 256, "lr": 1.5e-3, "seed": 0, "samples": 6}.items():
+    for name, value in {"seconds": 240.0, "steps": 0, "batch": 256, "lr": 1.5e-3, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     shape = Shape(hidden=512, intermediate=1536, layers=7, heads=8, kv_heads=4, context=384, vocab=4096)
     for name, size in asdict(shape).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(size), default=size)
     return parser.parse_args(given)
+
+
+def shape_of(args: argparse.Namespace) -> Shape:
+    return Shape(**{name: getattr(args, name) for name in asdict(Shape())})
 
 
 def main(given: list[str] | None = None) -> None:
@@ -163,45 +160,41 @@ def main(given: list[str] | None = None) -> None:
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
     texts = args.texts.read_text(encoding="ascii").split("\0")
-    tokenizer = learn_vocabulary(texts[:40_000], args.vocab)
+    tokenizer = learn_vocabulary(texts[:20_000], args.vocab)
     cut = max(len(texts) // 100, 1)
     learn, held = (torch.from_numpy(tokens_of(tokenizer, part)).to(device) for part in (texts[cut:], texts[:cut]))
     learn, held = learn.to(torch.int32), held.to(torch.int32)
-    model = Network(Shape(**{name: getattr(args, name) for name in asdict(Shape())})).to(device)
+    model = Network(shape_of(args)).to(device)
     held_bytes = sum(map(len, texts[:cut])) + cut
     counts = {
         "texts": len(texts), "tokens": len(learn), "held_out_tokens": len(held), "bytes_per_token": round(held_bytes / len(held), 3),
         "parameters": sum(p.numel() for p in model.parameters()), "prepared_s": round(time.perf_counter() - start, 1),
     }  # fmt: skip
     print(json.dumps(counts), flush=True)
-    log = counts | train(model, learn, held, args)
+    log = counts | train(model, learn, held, args, lambda log: write(args, model, tokenizer, log))
     log |= {
         "settings": {k: v for k, v in vars(args).items() if k not in ("texts", "out")},
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "tritium": tritium.__version__},
         "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
     }  # fmt: skip
-    write(args.out, model, tokenizer, log)
+    write(args, model, tokenizer, log)
     loss = held_out_loss(model, held, args)
     log |= {"held_out_loss": round(loss, 4), "bits_per_byte": round(loss / math.log(2) * len(held) / held_bytes, 4)}
     print(json.dumps({k: log[k] for k in ("held_out_loss", "bits_per_byte", "tokens_per_second")}), flush=True)
     (args.out / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
-    if args.samples:
-        (args.out / "samples.txt").write_text(
-            "\n\n".join(samples(args.out / "model.gguf", args.samples)), encoding="utf-8"
-        )
 
 
-def write(out: Path, model: Network, tokenizer: Tokenizer, log: dict[str, Any]) -> None:
-    """The weights first: whatever fails after them, the training is not lost."""
-    out.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), out / "weights.pt")
-    tokenizer.save(str(out / "tokenizer.json"))
-    (out / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
-    model.model["embed_tokens"].half()  # half the bytes; the layers compute in f32 as before
+def write(args: argparse.Namespace, model: Network, tokenizer: Tokenizer, log: dict[str, Any]) -> None:
+    """Write the log and the model; the one in training stays as it is."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(args.out / "tokenizer.json"))
+    (args.out / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
+    copy = Network(shape_of(args))
+    copy.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
+    copy.model["embed_tokens"].half()  # half the bytes; the layers compute in f32 as before
     side = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END, "eos_token": END, "add_bos_token": True}
     files = {"tokenizer.json": json.loads(tokenizer.to_str()), "tokenizer_config.json": side}
-    export(model, out / "model.gguf", format="i2_s", tokenizer=files, overwrite=True)
-    model.model["embed_tokens"].float()
+    export(copy, args.out / "model.gguf", format="i2_s", tokenizer=files, overwrite=True)
 
 
 if __name__ == "__main__":
