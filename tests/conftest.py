@@ -39,7 +39,9 @@ def pytest_collection(session: pytest.Session) -> None:
         try:
             import_path(path, mode="importlib", root=session.config.rootpath, consider_namespace_packages=False)
         except (Exception, pytest.skip.Exception):  # collecting it, from the start, says why
-            for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]:
+            for name in [
+                name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)
+            ]:
                 del sys.modules[name]
 
 

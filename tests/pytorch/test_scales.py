@@ -231,3 +231,14 @@ def test_ternarise_takes_scales() -> None:
     t, g = ternarise(torch.tensor([[0.4, -0.6, 2.0, 0.1]]), scale=torch.tensor(1.0))
     assert t.tolist() == [[0, -1, 1, 0]]
     assert g.item() == 1
+
+
+@pytest.mark.parametrize("group", [0, 16])
+def test_activations_are_rounded_as_the_formula_says_where_halves_are_common(group: int) -> None:
+    # Numbers of few bits lie on halves of a step often: a reciprocal in the formula's place rounds some of them the other way.
+    x = (torch.randn((4096, 16), generator=torch.Generator().manual_seed(5)) * 8).bfloat16().float()
+    q, by = round_activations(x, group, "token")
+    numbers = x.numpy()
+    amax = np.maximum(np.abs(numbers).max(1, keepdims=True), np.float32(1e-5))
+    np.testing.assert_array_equal(q.reshape(x.shape).numpy(), np.rint(numbers * (np.float32(127) / amax)))
+    np.testing.assert_array_equal(by.reshape(amax.shape).numpy(), amax / np.float32(127))

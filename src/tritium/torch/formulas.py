@@ -84,7 +84,10 @@ def round_activations(
         return grouped, 1.0
     amax = absmax(grouped if activations == "group" else x)
     amax = amax[..., None] if group and activations == "token" else amax
-    return rounded(grouped * (127 / amax), lambda_), amax / 127
+    most = torch.full_like(
+        amax, 127
+    )  # a number would be divided by its reciprocal, and that of amax multiplied: one rounding more
+    return rounded(grouped * (most / amax), lambda_), amax / most
 
 
 def learned(scale: torch.Tensor, group: int) -> torch.Tensor:
