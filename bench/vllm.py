@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -177,7 +178,8 @@ def ask(code: list[str], folder: Path, **variables: str) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        return {"error": (done.stderr or done.stdout)[-1500:]}
+        ended = f"ended by {signal.Signals(-done.returncode).name}\n" if done.returncode < 0 else ""
+        return {"error": ended + (done.stderr or done.stdout)[-1500:]}
     return answer
 
 
@@ -212,9 +214,10 @@ def _has(name: str) -> bool:
 
 
 def speed(folder: Path, rounds: int) -> None:
-    """Print a table of tokens per second: vLLM with the plugin, vLLM's bf16 of the same shape, and `tritium serve`.
+    """Print a table of tokens per second: vLLM with the plugin, vLLM's bf16 and f32 of the same shape, and `tritium serve`.
 
-    Every contender is a process of its own in each round, in turn, so that what slows the machine down slows all of them down."""
+    Every contender is a process of its own in each round, in turn, so that what slows the machine down slows all of them down. One
+    that cannot run here, as bf16 on a processor without its instructions, says so, and the others go on."""
     model = make(folder / "speed", MODELS["llama"], SPEED)
     dense = folder / "speed-bf16"
     dense.mkdir(exist_ok=True)
@@ -223,22 +226,30 @@ def speed(folder: Path, rounds: int) -> None:
     (dense / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
     contenders = {
         "vLLM with the plugin": (model, "auto"),
-        "vLLM, bf16": (dense, "dummy"),
+        "vLLM, bf16": (dense, "bfloat16"),
+        "vLLM, f32": (dense, "float32"),
         "`tritium serve`": (model, "serve"),
     }
     rates: dict[str, list[float]] = {name: [] for name in contenders}
+    failed: dict[str, str] = {}
     for _ in range(rounds):
         for name, (path, how) in contenders.items():
+            if name in failed:
+                continue
             known = {"OMP_NUM_THREADS": "2", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
             answer = ask(["--time", str(path), "--case", how], folder, **known)
             if "error" in answer:
+                failed[name] = answer["error"].partition("\n")[0]
                 print(f"{name} failed: {answer['error']}")
-                return
-            rates[name] += answer["tokens_per_s"]
+            else:
+                rates[name] += answer["tokens_per_s"]
     print(f"{SEQUENCES} sequences of {LENGTH} tokens, {rounds} processes each, {REPEATS} times in each:\n")
     print("| engine | tokens/s, median | lowest to highest |\n|---|---|---|")
     for name, values in rates.items():
-        print(f"| {name} | {statistics.median(values):.1f} | {min(values):.1f} to {max(values):.1f} |")
+        if name in failed:
+            print(f"| {name} | not run | {failed[name]} |")
+        else:
+            print(f"| {name} | {statistics.median(values):.1f} | {min(values):.1f} to {max(values):.1f} |")
 
 
 def timed(model: str, how: str) -> dict[str, list[float]]:
@@ -254,10 +265,10 @@ def timed(model: str, how: str) -> dict[str, list[float]]:
 
 
 def vllm_engine(model: str, load: str) -> Callable[[int], None]:
-    """Return what decodes so many tokens of every sequence with vLLM; load "dummy": its own bf16 of random weights."""
+    """Return what decodes so many tokens of every sequence with vLLM; load: "auto", or the dtype of its own layers of random weights."""
     from vllm import LLM, SamplingParams
 
-    dtype = "bfloat16" if load == "dummy" else "float32"
+    dtype, load = ("float32", load) if load == "auto" else (load, "dummy")
     options = {"max_model_len": 256, "max_num_seqs": SEQUENCES, "skip_tokenizer_init": True, "enforce_eager": True}
     llm = LLM(model=model, dtype=dtype, load_format=load, enable_prefix_caching=False, **options)
 

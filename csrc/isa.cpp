@@ -79,7 +79,9 @@ static void append(std::vector<Entry>& to, const Table& from) {
   Table tiled_table();             \
   }
 
+#ifndef TRITIUM_WITHOUT_PORTABLE
 TRITIUM_DECLARE_ISA(portable)
+#endif
 #if defined(__x86_64__)
 #ifndef TRITIUM_WITHOUT_AVX2
 TRITIUM_DECLARE_ISA(avx2)
@@ -147,7 +149,10 @@ std::vector<Entry> collect(Isa isa) {
 #elif defined(__aarch64__) && !defined(TRITIUM_WITHOUT_NEON)
     case Isa::neon: neon::collect(entries); break;
 #endif
-    default: portable::collect(entries);
+#ifndef TRITIUM_WITHOUT_PORTABLE
+    case Isa::portable: portable::collect(entries); break;
+#endif
+    default: break;
   }
   append_experts(entries, isa, Tiled::no);
   return entries;
@@ -322,6 +327,9 @@ Isa base(Isa isa) {
 #endif
 #ifdef TRITIUM_WITHOUT_NEON
     case Isa::neon: return Isa::portable;
+#endif
+#ifdef TRITIUM_WITHOUT_PORTABLE
+    case Isa::portable: return Isa::neon;
 #endif
     default: return isa;
   }
