@@ -286,7 +286,11 @@ bool has_i8mm() { return false; }
 
 bool detect(Isa isa) {
   switch (isa) {
-    case Isa::portable:
+#ifdef TRITIUM_WITHOUT_PORTABLE
+    case Isa::portable: return false;
+#else
+    case Isa::portable: return true;
+#endif
     case Isa::neon: return true;
     case Isa::dotprod: return has_dotprod();
     case Isa::i8mm: return has_dotprod() && has_i8mm();
@@ -327,9 +331,6 @@ Isa base(Isa isa) {
 #endif
 #ifdef TRITIUM_WITHOUT_NEON
     case Isa::neon: return Isa::portable;
-#endif
-#ifdef TRITIUM_WITHOUT_PORTABLE
-    case Isa::portable: return Isa::neon;
 #endif
     default: return isa;
   }
