@@ -48,6 +48,16 @@ def test_work_of_a_device_waits_for_its_call() -> None:
     assert waits[0].reason == "waits for the call of matmul on MainThread"
 
 
+def test_a_call_that_goes_on_has_not_launched_yet() -> None:
+    call = op("matmul", device="gpu:0")
+    spans = [(call, 0, US, 0), (call, 20 * US, 9 * US, 0), (call, 2 * US, 3 * US, 1), (call, 25 * US, 3 * US, 1)]
+    t = timeline(spans, ("MainThread", "gpu:0 stream 0"), 30 * US)
+    assert [g.reason for g in find_gaps(t) if g.lane == 1] == [
+        "waits for the call of matmul on MainThread",
+        "within the call of matmul on MainThread, before its launch",
+    ]
+
+
 def test_what_the_samples_show_is_named_and_the_rest_is_not() -> None:
     spans = [(op(), 0, 10 * US, 0), (op(), 50 * US, 10 * US, 0), (op(), 90 * US, 10 * US, 0)]
     times = np.array([20 * US, 30 * US, 40 * US], np.int64)

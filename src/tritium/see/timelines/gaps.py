@@ -132,7 +132,12 @@ def _explain(
             yield Gap(gap.lane, now, ready, "launch" if launched else "item", reason)
             now = ready
         if now < gap.end and (now > gap.start or ready <= now):
-            reason = "the device begins what it was given" if launched else "the thread takes its next item"
+            within = launched and t.end_ns[source] >= gap.end  # the call goes on: it compiles, or prepares the launch
+            reason = (
+                f"within the call of {_name(t, source)}, before its launch" if within
+                else "the device begins what it was given" if launched
+                else "the thread takes its next item"
+            )  # fmt: skip
             yield Gap(gap.lane, now, gap.end, "wake", reason)
             return
     if now < gap.end:

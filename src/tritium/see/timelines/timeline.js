@@ -359,7 +359,7 @@ function paintNames(g, offset, high) {
   }
 }
 
-// Arrows from the end of a piece of work to what waited for it, where they are few enough to be read.
+// Arrows from the end of a piece of work to what waited for it, where they are few enough to be read. A kernel may begin before its call ends.
 function paintLinks(g) {
   const visible = [];
   for (let i = 0; i < links.length && visible.length <= 150; i++) {
@@ -371,7 +371,7 @@ function paintLinks(g) {
   g.globalAlpha = 0.55;
   for (const [a, b] of visible) {
     const first = rows[spans.row[a]], second = rows[spans.row[b]];
-    const x0 = Math.max(gutter, x(end(spans, a))), y0 = first.top + BAR / 2, x1 = Math.max(gutter, x(spans.start[b])), y1 = second.top + (y0 < second.top ? 0 : BAR);
+    const x0 = Math.max(gutter, x(Math.min(end(spans, a), spans.start[b]))), y0 = first.top + BAR / 2, x1 = Math.max(gutter, x(spans.start[b])), y1 = second.top + (y0 < second.top ? 0 : BAR);
     const bend = Math.max(12, (x1 - x0) / 2);
     g.beginPath(); g.moveTo(x0, y0); g.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1); g.stroke();
   }
