@@ -7,12 +7,14 @@
 
 #include "tape_object.h"
 
+// A copy of the kernels that this build has; all refuse the same.
 #ifdef TRITIUM_WITHOUT_PORTABLE
-namespace tritium::neon {  // a copy that is there; all say the same
+#define TRITIUM_COPY neon
 #else
-namespace tritium::portable {
+#define TRITIUM_COPY portable
 #endif
-const char* tape_refusal(const Tape& tape);  // every build has these kernels
+namespace tritium::TRITIUM_COPY {
+const char* tape_refusal(const Tape& tape);
 }
 
 namespace tritium::python {
@@ -111,11 +113,7 @@ bool settle(TapeObject* self) {
   }
   const bool fits = tape.inputs <= kMaxInputs && tape.outputs >= 1 && tape.outputs <= kMaxOutputs;
   const char* why = !ordered ? "its operands are out of order" : !fits ? "it has too many inputs or outputs" : nullptr;
-#ifdef TRITIUM_WITHOUT_PORTABLE
-  if (!why) why = neon::tape_refusal(tape);
-#else
-  if (!why) why = portable::tape_refusal(tape);
-#endif
+  if (!why) why = TRITIUM_COPY::tape_refusal(tape);
   if (why) PyErr_Format(PyExc_ValueError, "Tape: it cannot run: %s.", why);
   return !why;
 }
