@@ -39,7 +39,7 @@ TRITIUM_INLINE Wide load_wide(const StoredAs<T>* from) {
 #elif defined(__F16C__)
       return reinterpret_cast<Wide>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(narrow)));
 #elif defined(__aarch64__)
-      return __builtin_convertvector(reinterpret_cast<typename VectorOf<__fp16, kWide>::type>(narrow), Wide);
+      return vcvt_f32_f16(reinterpret_cast<float16x4_t>(narrow));  // GCC's convertvector goes element by element
 #else
       // As f16_to_f32 does with one.
       using Bits = Vec<std::uint32_t>;
@@ -51,8 +51,12 @@ TRITIUM_INLINE Wide load_wide(const StoredAs<T>* from) {
       return reinterpret_cast<Wide>(sign | (large & (rest | 0x7f800000u | quiet)) | (~large & finite));
 #endif
     } else {
+#if defined(__aarch64__)
+      return vreinterpretq_f32_u32(vshll_n_u16(reinterpret_cast<uint16x4_t>(narrow), 16));
+#else
       using Bits = Vec<std::uint32_t>;
       return reinterpret_cast<Wide>(__builtin_convertvector(narrow, Bits) << 16);
+#endif
     }
   }
 }
@@ -82,10 +86,16 @@ TRITIUM_INLINE Deep load_deep(const StoredAs<T>* from) {
     return Deep{f16_to_f32(from[0]), f16_to_f32(from[1])};
 #endif
   } else {
+#if defined(__aarch64__)
+    std::uint32_t both;
+    __builtin_memcpy(&both, from, sizeof(both));
+    return vcvt_f64_f32(vget_low_f32(vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u32(vdup_n_u32(both)), 16))));
+#else
     using Bits = typename VectorOf<std::uint32_t, kDeep>::type;
     typename VectorOf<std::uint16_t, kDeep>::type narrow;
     __builtin_memcpy(&narrow, from, sizeof(narrow));
     return __builtin_convertvector(reinterpret_cast<Single>(__builtin_convertvector(narrow, Bits) << 16), Deep);
+#endif
   }
 }
 
