@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#if defined(__aarch64__)
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
@@ -47,6 +49,18 @@ inline __attribute__((always_inline)) Vec<T> splat(T x) {
   return x - Vec<T>{};  // minus zero leaves every value as it is, -0 and NaN included
 }
 
+// As many floats as there are lanes of doubles, as doubles. GCC 12 converts them by halves with AVX-512, lane by lane on ARM.
+inline __attribute__((always_inline)) Vec<double> doubles(const VectorOf<float, kLanes<double>>::type& v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec<double>>(_mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(v)));
+#elif defined(__aarch64__)
+  return vcvt_f64_f32(v);
+#else
+  return __builtin_convertvector(v, Vec<double>);
+#endif
+}
+inline __attribute__((always_inline)) Vec<double> doubles(const Vec<double>& v) { return v; }
+
 // The sum of N doubles, by halves.
 template <int N>
 inline __attribute__((always_inline)) double add_lanes(const typename VectorOf<double, N>::type& v) {
@@ -70,8 +84,7 @@ inline __attribute__((always_inline)) double add_lanes(const Vec<float>& v) {
   typename VectorOf<float, H>::type low, high;
   __builtin_memcpy(&low, &v, sizeof(low));
   __builtin_memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof(low), sizeof(high));
-  using Wide = typename VectorOf<double, H>::type;
-  return add_lanes<H>(__builtin_convertvector(low, Wide) + __builtin_convertvector(high, Wide));
+  return add_lanes<H>(doubles(low) + doubles(high));
 }
 
 // f folded over the lanes, by halves.

@@ -211,7 +211,7 @@ void rms_norm_row(const C* x, C* y, int64_t n, const C* weight, double eps) {
       [x](int64_t i) {
         Some narrow;
         __builtin_memcpy(&narrow, x + i, sizeof(narrow));
-        const Vec<double> wide = __builtin_convertvector(narrow, Vec<double>);
+        const Vec<double> wide = doubles(narrow);
         return wide * wide;
       },
       [x](int64_t i) { return static_cast<double>(x[i]) * static_cast<double>(x[i]); });

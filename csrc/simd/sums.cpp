@@ -2,12 +2,6 @@
 // Knows nothing of shapes; reduce.h walks.
 #include <type_traits>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 #include "lanes.h"
 #include "reduce.h"
 
@@ -76,15 +70,9 @@ using Deep = Vec<double>;
 constexpr int kDeep = kLanes<double>;
 inline Deep deep_at(const double* from) { return load(from); }
 inline Deep deep_at(const float* from) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<Deep>(_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from)));  // GCC 12 does it by halves
-#elif defined(__aarch64__)
-  return vcvt_f64_f32(vld1_f32(from));  // GCC 12 does it lane by lane
-#else
   typename VectorOf<float, kDeep>::type narrow;
   __builtin_memcpy(&narrow, from, sizeof(narrow));
-  return __builtin_convertvector(narrow, Deep);
-#endif
+  return doubles(narrow);
 }
 template <class T>
 int64_t multiply_lanes(const T* x, int64_t n, double* lane) {

@@ -28,7 +28,7 @@ TRITIUM_INLINE Vec<double> folded(const float* x, int at) {
   if constexpr (Width == Block) {
     typename VectorOf<float, kLanes<double>>::type narrow;
     __builtin_memcpy(&narrow, x + at, sizeof(narrow));
-    const Vec<double> wide = __builtin_convertvector(narrow, Vec<double>);
+    const Vec<double> wide = doubles(narrow);
     return reinterpret_cast<Vec<double>>(reinterpret_cast<Vec<int64_t>>(wide) & INT64_MAX);
   } else {
     return folded<Block, 2 * Width>(x, at) + folded<Block, 2 * Width>(x, at + Width);

@@ -70,7 +70,7 @@ TRITIUM_INLINE Deep load_deep(const StoredAs<T>* from) {
   } else if constexpr (T == DType::f32) {
     Single narrow;
     __builtin_memcpy(&narrow, from, sizeof(narrow));
-    return __builtin_convertvector(narrow, Deep);
+    return doubles(narrow);
   } else if constexpr (T == DType::f16) {
 #if defined(__AVX512F__)
     return reinterpret_cast<Deep>(
