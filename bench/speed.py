@@ -227,6 +227,7 @@ def summary(folder: Path = FOLDER) -> str:
         ["", "Tritium", "beside (above 1×, Tritium is faster)"],
         ["---"] * 3,
         model_row(speed.load(folder / "models.json")),
+        model_row(speed.load(folder / "models-arm.json")),
         product_row(speed.load(folder / "cuda-products.json")),
         gate_row(speed.load(folder / "gate.json")),
         [
