@@ -11,7 +11,7 @@ BitLinear: dx = dy @ (g t). The unpacked weights of one layer exist during its p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,11 @@ from tritium.torch.ops import is_watched
 from tritium.torch.replace import AUTO, held_ternary
 
 
+PIECE = 1 << 22  # weights that are unpacked at a time
+
+
 class _Product(torch.autograd.Function):
-    """The product with packed weights: keeps the packed ones alone for the backward pass."""
+    """The product with packed weights: keeps the packed ones alone for the backward pass, and unpacks some of them at a time."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, group: int, activations: str) -> torch.Tensor:  # fmt: skip
@@ -36,21 +39,39 @@ class _Product(torch.autograd.Function):
         ctx.group = group
         kind = x.dtype if x.dtype in (torch.bfloat16, torch.float64) else torch.float32
         q, a = round_activations(x.float(), group, activations)
-        t = unpack(codes, x.shape[-1])
-        if group:
-            y = functional.linear((q * a).flatten(-2).to(kind), (t * spread(scale, group)).to(kind))
-        else:
-            y = functional.linear(q.to(kind), t.to(kind)) * (a * scale)
-        return y.to(x.dtype)
+        q = (q * a).flatten(-2).to(kind) if group else q.to(kind)
+        y = torch.empty((*x.shape[:-1], codes.shape[0]), dtype=x.dtype, device=x.device)
+        for rows in _pieces(codes.shape[0], x.shape[-1]):
+            part = functional.linear(
+                q, _dense(codes[rows], scale[rows] if scale.ndim else scale, group, x.shape[-1], kind)
+            )
+            y[..., rows] = part if group else part * (a * (scale[rows] if scale.ndim else scale))
+        return y
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         codes, scale = ctx.saved_tensors
-        if ctx.group:
-            dense = dequantised(unpack(codes, scale.shape[-1] * ctx.group), scale, ctx.group)
-            return dy @ dense.to(dy.dtype), None, None, None, None
-        # scales multiply what is small: no matrix of floats is as large as the weights but the one that is multiplied
-        return (dy * scale).to(dy.dtype) @ unpack(codes, codes.shape[-1] * 4).to(dy.dtype), None, None, None, None
+        group, rows = ctx.group, codes.shape[0]
+        columns = scale.shape[-1] * group if group else codes.shape[-1] * 4
+        dy = dy if group else (dy * scale).to(dy.dtype)  # scales of rows multiply what is small
+        dx = torch.empty((*dy.shape[:-1], columns), dtype=dy.dtype, device=dy.device)
+        for part in _pieces(columns, rows, group or 4):
+            bytes_ = slice(part.start // 4, -(-part.stop // 4))
+            g = scale[:, part.start // group : part.stop // group] if group else scale
+            dx[..., part] = dy @ _dense(codes[:, bytes_], g, group, part.stop - part.start, dy.dtype)
+        return dx, None, None, None, None
+
+
+def _pieces(length: int, width: int, whole: int = 1) -> Iterator[slice]:
+    """Yield the parts of an axis, multiples of `whole`, that have at most PIECE weights of the other axis each."""
+    each = max(PIECE // max(width, 1) // whole, 1) * whole
+    for start in range(0, length, each):
+        yield slice(start, min(start + each, length))
+
+
+def _dense(codes: torch.Tensor, scale: torch.Tensor, group: int, columns: int, kind: torch.dtype) -> torch.Tensor:
+    """Return packed weights as floats; those of groups times their scales."""
+    return dequantised(unpack(codes, columns), scale, group).to(kind) if group else unpack(codes, columns, kind)
 
 
 class PackedLinear(nn.Module):

@@ -114,7 +114,9 @@ def pack(t: torch.Tensor) -> torch.Tensor:
     return c0 | c1 << 2 | c2 << 4 | c3 << 6
 
 
-def unpack(codes: torch.Tensor, columns: int) -> torch.Tensor:
-    """Return packed weights as int8 [n, columns]."""
-    each = torch.stack([(codes >> (2 * i)) & 3 for i in range(4)], -1).flatten(-2).view(torch.int8).sub_(1)
-    return each[..., :columns].contiguous()
+def unpack(codes: torch.Tensor, columns: int, kind: torch.dtype = torch.int8) -> torch.Tensor:
+    """Return packed weights as [n, columns] of a dtype; nothing else is as large while they are made."""
+    each = torch.empty((*codes.shape, 4), dtype=kind, device=codes.device)
+    for i in range(4):
+        each[..., i] = (codes >> (2 * i)) & 3
+    return each.flatten(-2).sub_(1)[..., :columns].contiguous()
