@@ -21,9 +21,17 @@ def absmean(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.T
     It is summed in f64, so that it does not depend on the device. Files keep scales of groups in f16: so are these rounded."""
     size = w.detach().abs()
     if group:
-        return size.unflatten(-1, (-1, group)).mean(-1, dtype=torch.float64).float().clamp_min(TINY).half().float()
-    mean = size.mean(dtype=torch.float64) if axis is None else size.mean(1, dtype=torch.float64)
-    return mean.float().clamp_min(TINY)
+        return mean_of(size.unflatten(-1, (-1, group)).sum(-1, dtype=torch.float64), group).half().float()
+    if axis is None:
+        return mean_of(size.sum(dtype=torch.float64), size.numel())
+    return mean_of(size.sum(1, dtype=torch.float64), size.shape[1])
+
+
+def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
+    """Return total / count in f32, at least TINY.
+
+    It is divided by a tensor: by a number, a GPU multiplies with the reciprocal, which takes halves of f32 another way."""
+    return (total / torch.full_like(total, count)).float().clamp_min(TINY)
 
 
 def absmax(x: torch.Tensor) -> torch.Tensor:
