@@ -27,7 +27,7 @@ TINIEST = tl.constexpr(1e-30)  # of the largest gradient: formulas.TINIEST
 
 @triton.jit
 def _eights(v, NARROW: tl.constexpr):
-    """Return the sums of eight magnitudes each, in f64. NARROW: of bf16, whose eight mantissas f32 has room for."""
+    """Return the sums of eight magnitudes each, in f64. NARROW: of bf16, eight of which f32 holds but for far smaller ones."""
     eights = tl.reshape(tl.abs(v), (v.shape[0] // 8, 8))
     if NARROW:
         return tl.sum(eights, 1).to(tl.float64)
@@ -101,7 +101,7 @@ def _plane(w, byte, S: tl.constexpr, K: tl.constexpr, KB: tl.constexpr):
 
 @triton.jit
 def row_codes(
-    w, g, codes, K: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr, PASSES: tl.constexpr, NARROW: tl.constexpr, EARLY: tl.constexpr
+    w, g, codes, K: tl.constexpr, KB: tl.constexpr, BLOCK: tl.constexpr, PASSES: tl.constexpr, EARLY: tl.constexpr
 ):  # fmt: skip
     """Compute g [N] and codes [N, KB] of w [N, K], with a scale for each row. A CTA takes a row; one of several passes is read twice."""
     row = tl.program_id(0).to(tl.int64)
@@ -114,7 +114,7 @@ def row_codes(
         v1 = _plane(w, i * BLOCK + o, 1, K, KB)
         v2 = _plane(w, i * BLOCK + o, 2, K, KB)
         v3 = _plane(w, i * BLOCK + o, 3, K, KB)
-        acc += (_eights(v0, NARROW) + _eights(v1, NARROW)) + (_eights(v2, NARROW) + _eights(v3, NARROW))
+        acc += (_eights(v0, False) + _eights(v1, False)) + (_eights(v2, False) + _eights(v3, False))
     scale = _at_least(tl.sum(acc, 0) / K)
     tl.store(g + row, scale)
     inverse = tl.div_rn(1.0, scale)

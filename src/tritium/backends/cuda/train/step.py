@@ -23,6 +23,9 @@ BLOCK = 4096  # elements of a CTA
 BESIDE = 8  # CTAs that fit on a multiprocessor, of what goes over weights in turns
 ROW_BYTES = 8192  # of codes that a CTA makes at a time
 WARPS, FEW_WARPS = 8, 4  # of a CTA; the second of what reduces rows or tiles
+NARROW = (
+    1 << 20
+)  # weights in bf16, from which on eight are added in f32 first: a sum of so many is no half-way case of f32
 MOST_ELEMENTS = (1 << 31) - 2 * BLOCK  # that a launch counts in 32 bits
 TILE = 128, 64  # tokens and columns of gradients that a CTA takes
 TURNED_CODES, TURNED_BYTES = (64, 64), (128, 128)  # that a CTA transposes
@@ -56,14 +59,14 @@ def ternarise(weight: Value, axis: int | None) -> tuple[Value, Value]:
     weight, kb = weight.contiguous(), tuned.wide(k) // 4
     codes = torch.empty((n, kb), dtype=torch.uint8, device=weight.device)
     kernels = _kernels()
-    device, narrow = weight.device, weight.dtype is torch.bfloat16
+    device, narrow = weight.device, weight.dtype is torch.bfloat16 and n * k >= NARROW
     with current(weight):
         if axis is not None:
             g = torch.empty(n, dtype=torch.float32, device=device)
             block = min(max(1 << (kb - 1).bit_length(), 128), ROW_BYTES)
             launch(
                 kernels.row_codes, (n,),
-                weight, g, codes, K=k, KB=kb, BLOCK=block, PASSES=-(-kb // block), NARROW=narrow, **_options(weight, FEW_WARPS),
+                weight, g, codes, K=k, KB=kb, BLOCK=block, PASSES=-(-kb // block), **_options(weight, FEW_WARPS),
             )  # fmt: skip
             return codes, g
         g = torch.empty((), dtype=torch.float32, device=device)
