@@ -1,7 +1,7 @@
 """Training steps of ternary layers, of bench/cuda.py: forward and backward of a 2B-shaped layer beside `nn.Linear`, and losses.
 
-Knows nothing of kernels. Products are those of BitNet 2B-4T: Q, K and V together, out, gate and up together, down. All four together
-are compiled whole; forward and backward are captured as one CUDA graph, ways take turns. Forward results are compared with the
+Knows nothing of kernels. Products are those of BitNet 2B-4T: Q, K and V together, out, gate and up together, down. Each way is
+compiled whole, forward and backward are captured as one CUDA graph, ways take turns. Forward results are compared with the
 formulas. Losses are those of a small transformer over its first steps, trained in several ways from the same weights on the same
 batches.
 """
@@ -56,8 +56,8 @@ class Products(nn.Module):
 
 
 def step_of(model: Products, xs: list[torch.Tensor], dys: list[torch.Tensor], autocast: Autocast) -> Callable[[], None]:
-    """Return a call that runs a model forward and backward, with all gradients; compiled where it is several products."""
-    compiled = torch.compile(model, fullgraph=True, dynamic=False) if len(xs) > 1 else model
+    """Return a call that runs a compiled model forward and backward, with gradients of weights and tokens."""
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
 
     def run() -> None:
         for tensor in (*model.parameters(), *xs):

@@ -181,7 +181,7 @@ def plain_gradients(
 
 def wide_product(a: Value, b: Value, dtype: torch.dtype) -> Value:
     """Return a @ b in a dtype; f32 sums of bf16 factors are stored as they are."""
-    if dtype is torch.float32 and a.is_cuda and a.dtype is not dtype:
+    if dtype is torch.float32 and a.is_cuda and a.dtype is not dtype and torch.version.hip is None:
         return torch.mm(a, b, out_dtype=dtype)
     return (a @ b).to(dtype)
 
