@@ -69,15 +69,13 @@ def test_it_compiles_whole(gradients: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(gradients_of(y, x, one), gradients_of(z, x, one), strict=True))
 
 
-@AXES
-def test_its_fake_and_schema_are_right(axis: int | None) -> None:
-    one = layer(axis)
-    x = drawn(5, 40).requires_grad_()
+def test_its_fake_and_schema_are_right() -> None:
+    one, x, axis = layer(0), drawn(5, 40).requires_grad_(), 0
     torch.library.opcheck(
         torch.ops.tritium.train_linear.default, (x, one.weight, one.bias, axis, torch.float32, "int8")
     )
     _, q, a, codes, g = torch.ops.tritium.train_linear(x, one.weight, None, axis, torch.float32, "bf16")
-    for needed in ((True, True), (True, False), (False, True)):
+    for needed in ((True, True), (False, True)):
         args = (drawn(5, 24), q, a.detach(), codes, g.detach(), 40, torch.float32, "bf16", *needed)
         torch.library.opcheck(torch.ops.tritium.train_gradients.default, args)
 

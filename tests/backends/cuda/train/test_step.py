@@ -62,6 +62,10 @@ def assert_same(n: int, k: int, m: int, axis: int | None, kind: Any, seed: int =
     by_formula = steps.reference_gradients(dy, known, k, torch.float32, "int8", True, True)
     assert torch.equal(dx, by_formula[0])
     assert torch.equal(dw, by_formula[1])
+    found = step.plain_gradients(dy, kept, k, torch.float32, True, True)
+    expected = steps.reference_gradients(dy, known, k, torch.float32, "bf16", True, True)
+    for one, two in zip(found, expected, strict=True):
+        assert float((one - two).norm()) <= (1e-2 if kind is torch.bfloat16 else 1e-5) * float(two.norm())
 
 
 @runs
@@ -83,16 +87,6 @@ def test_forward_and_int8_gradients_have_the_bits_of_the_formulas(
 )
 def test_any_shape_has_them(n: int, k: int, m: int, axis: int | None, seed: int) -> None:
     assert_same(n, k, m, axis, KINDS[-1], seed)
-
-
-@runs
-def test_gradients_in_floats_are_those_of_the_rounded_values() -> None:
-    w, x, bias, dy = drawn(40, 70, 6, torch.float32)
-    (_, kept), (_, known) = both(w, x, bias, None)
-    found = step.plain_gradients(dy, kept, 70, torch.float32, True, True)
-    expected = steps.reference_gradients(dy, known, 70, torch.float32, "bf16", True, True)
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-9)
 
 
 @runs
