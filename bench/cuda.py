@@ -16,7 +16,8 @@ for a while before it is timed: what draws most power runs at the lowest, and th
 floats in.
 `dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
 mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `torch`: layers inside a PyTorch
-model, eager and compiled, and what their calls cost the host. `groups`: weights with a scale for each 64 or 128 columns beside one
+model, eager and compiled, and what their calls cost the host. `training`: forward and backward of a 2B-shaped layer beside `nn.Linear`, and
+losses. `groups`: weights with a scale for each 64 or 128 columns beside one
 scale for all, quantiser included, results compared with the formula. `ops`: the custom ops of the vLLM plugin at the shapes of 8B and
 27B decoders, captured, compiled, compared and timed. `exact`: random
 sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. `random`, only with
@@ -59,6 +60,7 @@ PARTS = {
     "host": ("cuda_dense", "host"),
     "dense": ("cuda_dense", "dense"),
     "torch": ("cuda_torch", "inside"),
+    "training": ("cuda_training", "training"),
     "groups": ("cuda_groups", "groups"),
     "ops": ("cuda_ops", "custom_ops"),
     "random": ("cuda_random", "random_shapes"),

@@ -12,6 +12,7 @@ from cuda_draws import CLASSES
 from cuda_report import BF16, FP8, FP8_WHOLE, INT4, INT8, OURS, WHOLE
 from results import Column, Entry, Figure, figure, ratio, value
 
+INT8_GRADIENTS = f"{OURS}, int8 gradients"
 Records = Sequence[Any]  # what the tables of one part record
 
 
@@ -152,6 +153,30 @@ def inside_torch(records: Records) -> Rows:
     return Rows("Ternary layers inside PyTorch on a GPU", ("what", "case"), columns, rows)
 
 
+def training(records: Records) -> Rows:
+    cells = [cell for part in records for cell in part.get("cells", ())]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["us"]))
+    linear = "nn.Linear, bf16"
+    columns = [Column(name, "µs", f"median time of forward and backward, {name}") for name in names]
+    columns += [faster(linear, OURS), faster(linear, INT8_GRADIENTS, ", int8 gradients")]
+    rows = []
+    for cell in cells:
+        us = cell["us"]
+        ratios = {
+            f"× {linear}": ratio_in(us, linear, OURS),
+            f"× {linear}, int8 gradients": ratio_in(us, linear, INT8_GRADIENTS),
+        }
+        rows.append(Entry((str(cell["tokens"]), cell["case"]), times_of(us) | present(**ratios)))
+    checked, wrong = (sum(cell[name] for cell in cells) for name in ("checked", "wrong"))
+    notes = [f"{checked:,} results of forward passes compared with the formulas, wrong: {wrong}."]
+    for part in (part for part in records if "losses" in part):
+        span = part["span"]
+        for way, losses in part["losses"].items():
+            means = [sum(losses[low : low + span]) / span for low in range(0, len(losses), span)]
+            notes.append(f"Loss, {way}, mean of each {span} steps: {', '.join(f'{mean:.4f}' for mean in means)}.")
+    return Rows("Training steps of ternary layers on a GPU", ("tokens", "products"), columns, rows, tuple(notes))
+
+
 def groups(records: Records) -> Rows:
     names = list(dict.fromkeys(name for part in records for cell in part for name in cell["us"]))
     columns = [Column(name, "µs", f"median time of a layer, quantiser included, {name}") for name in names]
@@ -207,6 +232,7 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "dense": dense,
     "random": random_shapes,
     "torch": inside_torch,
+    "training": training,
     "groups": groups,
     "ops": custom_ops,
 }

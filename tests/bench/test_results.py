@@ -275,6 +275,21 @@ def test_the_other_parts_of_a_gpu_make_rows() -> None:
     assert {name for rows in (chain, model, host, dense) for row in rows.rows for name in row.figures} <= known
 
 
+def test_training_makes_rows_of_times_and_notes_of_losses() -> None:
+    linear, ours, int8 = "nn.Linear, bf16", cuda_report.OURS, cuda_results.INT8_GRADIENTS
+    us = {linear: (1200.0,) * 3, ours: (1000.0,) * 3, int8: "not run: no memory"}
+    cell = {"tokens": 4096, "case": "out, 2560×2560", "us": us, "checked": 9, "wrong": 0}
+    rows = cuda_results.training([{"cells": [cell]}, {"losses": {linear: [3.0, 1.0, 2.0, 1.0]}, "span": 2}])
+    (row,) = rows.rows
+    assert row.labels == ("4096", "out, 2560×2560")
+    assert row.figures[f"× {linear}"].median == pytest.approx(1.2)
+    assert set(row.figures) <= {column.name for column in rows.columns}
+    assert rows.notes == (
+        "9 results of forward passes compared with the formulas, wrong: 0.",
+        f"Loss, {linear}, mean of each 2 steps: 2.0000, 1.5000.",
+    )
+
+
 def test_a_results_file_of_a_gpu_holds_one_part(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,8 @@ file give the same bits. Backward, both roundings count as the identity: dL/dx =
 `lambda_` mixes: W + lambda_ * (g t - W), and x likewise. 0 is a plain linear layer, 1 is BitNet.
 
 Which path a call takes:
-- gradients are asked for, or the layer is in training mode: torch's own operations, differentiable, any device;
+- gradients are asked for, or the layer is in training mode: torch's own operations, differentiable, any device; in bf16 on a GPU one
+  operator, `torch.ops.tritium.train_linear` of `tritium.torch.steps`, which runs kernels, for layers without groups and learned scales;
 - eval mode, no gradients, on the CPU or a GPU, lambda_ 1, f32, f16 or bf16: weights are packed once and run on tritium's kernels. They
   are packed anew after any write torch can see (an optimiser's step, load_state_dict), after .train(), .eval() and .to().
   A write in eval mode that torch does not count (through `weight.data`, a NumPy alias) is not seen: call .eval() after it;

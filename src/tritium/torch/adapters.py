@@ -21,11 +21,10 @@ from torch.nn import functional
 
 from tritium.buffer import native
 from tritium.errors import ArgumentError
-from tritium.torch.formulas import dequantised, pack, round_activations, spread, ternarise, unpack
+from tritium.torch.formulas import dequantised, pack, round_activations, ternarise, unpack
 from tritium.torch.layer import BitLinear
 from tritium.torch.ops import is_watched
 from tritium.torch.replace import AUTO, held_ternary
-
 
 PIECE = 1 << 22  # weights that are unpacked at a time
 

@@ -12,6 +12,7 @@ from tritium.errors import ArgumentError, QuantError
 
 ACTIVATIONS = ("token", "group", "float")
 TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
+TINIEST = 1e-30  # the least maximum of gradients, which are small numbers
 
 
 def absmean(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.Tensor:
@@ -20,9 +21,17 @@ def absmean(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.T
     It is summed in f64, so that it does not depend on the device. Files keep scales of groups in f16: so are these rounded."""
     size = w.detach().abs()
     if group:
-        return size.unflatten(-1, (-1, group)).mean(-1, dtype=torch.float64).float().clamp_min(TINY).half().float()
-    mean = size.mean(dtype=torch.float64) if axis is None else size.mean(1, dtype=torch.float64)
-    return mean.float().clamp_min(TINY)
+        return mean_of(size.unflatten(-1, (-1, group)).sum(-1, dtype=torch.float64), group).half().float()
+    if axis is None:
+        return mean_of(size.sum(dtype=torch.float64), size.numel())
+    return mean_of(size.sum(1, dtype=torch.float64), size.shape[1])
+
+
+def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
+    """Return total / count in f32, at least TINY.
+
+    It is divided by a tensor: by a number, a GPU multiplies with the reciprocal, which takes halves of f32 another way."""
+    return (total / torch.full_like(total, count)).float().clamp_min(TINY)
 
 
 def absmax(x: torch.Tensor) -> torch.Tensor:
@@ -90,6 +99,27 @@ def round_activations(
     return rounded(grouped * (most / amax), lambda_), amax / most
 
 
+def int8_rows(dy: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return gradients [m, n] as whole numbers within 127 and their size [m, 1], for the product with ternary weights.
+
+    Where rows of weights have scales g [n] of their own, gradients are multiplied by them before."""
+    wide = dy.float() * g if g.ndim else dy.float()
+    return _in_steps(wide, wide.abs().amax(-1, keepdim=True))
+
+
+def int8_columns(dy: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return gradients [m, n] times the scales of tokens [m] as whole numbers within 127 and their size [n], for int8 tokens."""
+    wide = dy.float() * a[:, None]
+    return _in_steps(wide, wide.abs().amax(0))
+
+
+def _in_steps(x: torch.Tensor, amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return x rounded to the steps of int8 for a largest magnitude, and the size of a step."""
+    amax = amax.clamp_min(TINIEST)
+    most = torch.full_like(amax, 127)
+    return (x * (most / amax)).round(), amax / most
+
+
 def learned(scale: torch.Tensor, group: int) -> torch.Tensor:
     """Return a learned scale as the layer multiplies with it, in f32 and above zero; of groups rounded to f16, as files keep it.
 
@@ -120,3 +150,21 @@ def unpack(codes: torch.Tensor, columns: int, kind: torch.dtype = torch.int8) ->
     for i in range(4):
         each[..., i] = (codes >> (2 * i)) & 3
     return each.flatten(-2).sub_(1)[..., :columns].contiguous()
+
+
+def padded(columns: int) -> int:
+    """Return the columns of int8 tokens and of planes as the kernels of a GPU read them: whole blocks of 128, at least one."""
+    return max(-(-columns // 128), 1) * 128
+
+
+def planes(t: torch.Tensor) -> torch.Tensor:
+    """Return int8 weights [n, k] of -1, 0 and 1 as uint8 [n, padded(k) / 4]: w + 1 in two bits, columns of a byte a quarter of a row apart."""
+    codes = functional.pad((t + 1).to(torch.uint8), (0, padded(t.shape[-1]) - t.shape[-1]))
+    c0, c1, c2, c3 = codes.unflatten(-1, (4, -1)).unbind(-2)
+    return c0 | c1 << 2 | c2 << 4 | c3 << 6
+
+
+def from_planes(codes: torch.Tensor, columns: int) -> torch.Tensor:
+    """Return codes in planes as int8 [n, columns]."""
+    each = torch.cat([(codes >> (2 * i)) & 3 for i in range(4)], -1)[..., :columns]
+    return each.to(torch.int8) - 1

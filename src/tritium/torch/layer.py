@@ -28,6 +28,7 @@ from tritium.torch.formulas import (
     ternarise,
 )
 from tritium.torch.gathered import GatheredWeight
+from tritium.torch.steps import GRADIENTS
 
 HAS_TRITON = find_spec("triton") is not None
 SCALES = ("absmean", "learned")
@@ -51,16 +52,19 @@ class BitLinear(nn.Linear):
     Weights have one scale, one for each row (`axis=0`) or one for each `group` of columns (as Bonsai and BitCPM have them).
     `scales` are the mean magnitude of the weights ("absmean") or a parameter ("learned", from that mean; `reset_scale` sets it
     anew). `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS
-    norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
+    norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`. `gradients` are products in "bf16", or in "int8"
+    where a training step runs on kernels: an approximation. `kernels = False` has training steps computed in torch's operations.
     """
 
     scale: nn.Parameter | None
+    kernels: bool = True  # training steps that `_steps_through_kernels` says can run on them do
+    gradients: str = "bf16"  # also of layers that were stored before they had it
     _quick: Any = None  # `ops.quick` of what was packed
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
         axis: int | None = None, group: int = 0, scales: str = "absmean", activations: str = "token", lambda_: float = 1.0,
-        device: Any = None, dtype: Any = None,
+        gradients: str = "bf16", device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         if norm not in (None, "rms"):
             raise ArgumentError(f"BitLinear: norm is None or 'rms', given {norm!r}.")
@@ -71,8 +75,10 @@ class BitLinear(nn.Linear):
             raise ArgumentError(
                 f"BitLinear: activations are 'token', 'group' (with group=…) or 'float', given {activations!r} and group={group}."
             )
+        if gradients not in GRADIENTS:
+            raise ArgumentError(f"BitLinear: gradients are {' or '.join(map(repr, GRADIENTS))}, given {gradients!r}.")
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self.axis, self.group, self.activations = axis, group, activations
+        self.axis, self.group, self.activations, self.gradients = axis, group, activations, gradients
         start = nn.Parameter(absmean(self.weight, axis, group)) if scales == "learned" else None
         self.register_parameter("scale", start)
         self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
@@ -90,6 +96,8 @@ class BitLinear(nn.Linear):
             return self._run_packed(x)
         if self.lambda_ == 0:
             return functional.linear(x, self.weight, self.bias)
+        if self._steps_through_kernels(x):
+            return self._step(x)
         return self._run_torch(x)
 
     def _through_kernels(self, x: torch.Tensor) -> bool:
@@ -106,6 +114,29 @@ class BitLinear(nn.Linear):
                 self.scale is None if torch.compiler.is_compiling() else not ops.is_watched()
             )  # the operator takes no scale
         )
+
+    def _steps_through_kernels(self, x: torch.Tensor) -> bool:
+        """Return True if a training step runs on kernels: bf16 on a GPU, int8 by token, a scale that is no parameter, for all or by row."""
+        autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
+        return (
+            self.kernels
+            and x.is_cuda
+            and (torch.get_autocast_dtype("cuda") if autocast else x.dtype) is torch.bfloat16
+            and self.lambda_ == 1
+            and not self.group
+            and self.activations == "token"
+            and self.scale is None
+            and x.device == self.weight.device
+            and _plain(x)
+            and _plain(self.weight)
+            and (torch.compiler.is_compiling() or not ops.is_watched())
+        )
+
+    def _step(self, x: torch.Tensor) -> torch.Tensor:
+        """Run a forward pass of training on kernels, which keeps what its gradients need."""
+        args = x, self.weight, self.bias, self.axis, torch.bfloat16, self.gradients
+        y: torch.Tensor = torch.ops.tritium.train_linear(*args)[0]
+        return y
 
     def _run_torch(self, x: torch.Tensor) -> torch.Tensor:
         """Compute the formulas of the module in torch's operations, differentiable."""
@@ -185,6 +216,7 @@ class BitLinear(nn.Linear):
         scales = f", group={self.group}" if self.group else "" if self.axis is None else f", axis={self.axis}"
         scales += "" if self.scale is None else ", scales='learned'"
         kind = "" if self.activations == "token" else f", activations={self.activations!r}"
+        kind += "" if self.gradients == "bf16" else f", gradients={self.gradients!r}"
         return super().extra_repr() + scales + kind + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
 
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from tritium.errors import ArgumentError, PackageError, QuantError
-from tritium.torch.formulas import TINY
+from tritium.torch.formulas import mean_of
 from tritium.torch.gathered import LatentWeight
 from tritium.torch.layer import BitLinear, bit_linears
 
@@ -187,7 +187,7 @@ def _set_means(model: nn.Module, _: Any) -> None:
     for name, total in zip(latent, sums, strict=True):
         if not torch.isfinite(total):
             raise QuantError(f"shard: the weights of {name} hold NaN or infinity; the training diverged.")
-        latent[name].mean = (total / weights[name].numel()).float().clamp_min(TINY)
+        latent[name].mean = mean_of(total, weights[name].numel())
 
 
 def checkpoint_blocks(model: nn.Module, blocks: Iterable[nn.Module] | None = None) -> nn.Module:

@@ -21,6 +21,7 @@ from tritium.errors import ArgumentError, nearest
 from tritium.torch.formulas import ACTIVATIONS, check_scales
 from tritium.torch.layer import SCALES, BitLinear, bit_linears
 from tritium.torch.replace import HEADS, replace_linears, set_lambda
+from tritium.torch.steps import GRADIENTS
 from tritium.torch.writer import SUB_NORMS
 
 NORMS = ("none", "sub", "all")
@@ -108,7 +109,7 @@ class Recipe:
     """The recipe of a training: its length, schedules, and the form of ternary layers.
 
     `rate` is the share of `learning_rate`, `weight_decay` the decay itself, `lambda_` how far layers are quantised. `axis`, `group`,
-    `scales` and `activations` are those of `BitLinear`, `skip` that of `replace_linears`. `norms`: RMS norms to insert before
+    `scales`, `activations` and `gradients` are those of `BitLinear`, `skip` that of `replace_linears`. `norms`: RMS norms to insert before
     no layer ("none"), before o_proj and down_proj ("sub", BitNet's) or before each ("all"). `clip` is the largest norm of all
     gradients, 0 for no limit.
     """
@@ -125,6 +126,7 @@ class Recipe:
     group: int = 0
     scales: str = "absmean"
     activations: str = "token"
+    gradients: str = "bf16"
     norms: str = "none"
     distillation: Distillation | None = None
 
@@ -141,6 +143,7 @@ class Recipe:
             f"scales are one of {SCALES}": self.scales not in SCALES,
             f"activations are one of {ACTIVATIONS}, 'group' with group=…": self.activations not in ACTIVATIONS
             or (self.activations == "group" and not self.group),
+            f"gradients are one of {GRADIENTS}": self.gradients not in GRADIENTS,
             f"norms are one of {NORMS}": self.norms not in NORMS,
             "rate, weight_decay and lambda_ are each a Schedule": not all(
                 isinstance(s, Schedule) for s in (self.rate, self.weight_decay, self.lambda_)
@@ -243,10 +246,11 @@ def prepare(model: nn.Module, recipe: Recipe) -> nn.Module:
         "group": recipe.group,
         "scales": recipe.scales,
         "activations": recipe.activations,
+        "gradients": recipe.gradients,
     }
     present = bit_linears(model)
     for name, layer in present.items():
-        if {key: getattr(layer, key) for key in ("axis", "group", "activations")} != {
+        if {key: getattr(layer, key) for key in ("axis", "group", "activations", "gradients")} != {
             k: v for k, v in form.items() if k != "scales"
         }:
             raise ArgumentError(
