@@ -96,6 +96,19 @@ constexpr bool transposes(std::int64_t rows) {
   else return rows >= Square<T>::W;
 }
 
+// n copies of an element, a cache line at a time.
+template <class T>
+void fill(char* to, T value, std::int64_t n) {
+  constexpr std::int64_t size = sizeof(T), each = 64 / size;
+  std::int64_t j = 0;
+  if (n >= each) {
+    T line[each];
+    for (T& one : line) one = value;
+    for (; j + each <= n; j += each) std::memcpy(to + j * size, line, sizeof(line));
+  }
+  for (; j < n; ++j) std::memcpy(to + j * size, &value, size);
+}
+
 template <class T>
 void gather(char* to, std::int64_t to_row, const char* from, std::int64_t row, std::int64_t column, std::int64_t rows,
             std::int64_t columns) {
@@ -106,8 +119,7 @@ void gather(char* to, std::int64_t to_row, const char* from, std::int64_t row, s
     for (std::int64_t i = 0; i < rows; ++i) {
       T value;
       std::memcpy(&value, from + i * row, size);
-      char* line = to + i * to_row;
-      for (std::int64_t j = 0; j < columns; ++j) std::memcpy(line + j * size, &value, size);
+      fill(to + i * to_row, value, columns);
     }
   } else if (row == size && transposes<T>(rows)) {
     if constexpr (sizeof(T) <= 8) transpose_block<T>(to, to_row, from, column, rows, columns);
