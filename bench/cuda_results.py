@@ -182,6 +182,22 @@ def custom_ops(records: Records) -> Rows:
     return Rows("Custom ops of the vLLM plugin on a GPU", ("shape", "product", "tokens"), columns, rows, (note,))
 
 
+def experts(records: Records) -> Rows:
+    cells = [cell for part in records for cell in part]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["us"]))
+    peers = [name for name in names if not name.startswith(OURS)]
+    columns = [Column(name, "µs", f"median time of a product, all around it included, {name}") for name in names]
+    columns += [faster(name) for name in peers]
+    rows = []
+    for cell in cells:
+        ratios = {f"× {name}": ratio_in(cell["us"], name, OURS) for name in peers}
+        labels = (f"{cell['what']}, {cell['n']}×{cell['k']}", str(cell["tokens"]))
+        rows.append(Entry(labels, times_of(cell["us"]) | present(**ratios)))
+    checked, wrong = (sum(cell[name] for cell in cells) for name in ("checked", "wrong"))
+    note = f"256 experts, 8 for each token; {checked:,} results compared with the formula, wrong: {wrong}."
+    return Rows("Products of experts on a GPU beside torch's bf16", ("matrix", "tokens"), columns, rows, (note,))
+
+
 def dense(records: Records) -> Rows:
     (record,) = records
     ceiling = record["read_bytes_per_s"]
@@ -209,4 +225,5 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "torch": inside_torch,
     "groups": groups,
     "ops": custom_ops,
+    "experts": experts,
 }

@@ -1,0 +1,132 @@
+"""Products of experts of bench/cuda.py, at the shape of Maple: floats in, quantiser and sorting of tokens included.
+
+Knows nothing of kernels. 256 experts, 8 of them for each token; hidden size 2,048 and intermediate size 512 are those that make 20B
+weights of 24 layers. Each call has its own tokens and its own random choice of experts, so that weights are cold. PyTorch's contenders
+multiply in bf16: a loop over the experts in use, whose tokens are known beforehand (a model would wait for them), and
+`torch._grouped_mm`, with the tokens sorted and put back on the device. Every result is compared with the formula, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from cuda_report import OURS, Goal, Options, Samples, Shown, text, times
+from cuda_timing import captured, in_turn, tried
+
+from tritium.backends.cuda.experts import products as cuda_experts
+from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
+from tritium.perf.tables.table import Table
+
+EXPERTS, ACTIVE = 256, 8
+MATRICES = {"gate and up": (1024, 2048), "down": (2048, 512)}
+BATCHES, QUICK_BATCHES = (1, 8, 64, 512, 2048), (1, 64, 2048)
+LOOP, GROUPED, GROUP_128 = "bf16, loop", "bf16, _grouped_mm", "tritium, group 128"
+PEERS = (LOOP, GROUPED)
+PAIRS = 512  # of all calls of a graph, at least: so many choose nearly all experts
+MOST_CALLS = 32
+
+
+class Layer:
+    """The weights of all experts, and tokens with their experts for each call of a graph."""
+
+    def __init__(self, n: int, k: int, tokens: int, seed: int) -> None:
+        random = torch.Generator("cuda").manual_seed(seed)
+        self.n, self.k, self.tokens = n, k, tokens
+        self.codes = torch.randint(-1, 2, (EXPERTS, n, k), dtype=torch.int8, device="cuda", generator=random)
+        self.weights = cuda_weights.ternary_of(self.codes.view(-1, k))
+        self.scale = torch.rand((EXPERTS, n), device="cuda", generator=random) + 0.5
+        self.group_scale = (torch.rand((EXPERTS, n, k // 128), device="cuda", generator=random) + 0.5).half()
+        calls = min(max(PAIRS // (tokens * ACTIVE), 2), MOST_CALLS)
+        self.x = [torch.randn((tokens, k), device="cuda", generator=random).bfloat16() for _ in range(calls)]
+        scores = [torch.rand((tokens, EXPERTS), device="cuda", generator=random) for _ in range(calls)]
+        self.experts = [s.topk(ACTIVE).indices.sort().values.int().contiguous() for s in scores]
+
+    def ours(self, i: int, group: int = 0) -> torch.Tensor:
+        chosen = cuda_experts.Chosen(self.experts[i].view(-1), EXPERTS, ACTIVE)
+        scale = self.group_scale if group else self.scale
+        return cuda_experts.product(self.x[i], self.weights, scale, chosen, torch.bfloat16, group)[0]
+
+    def by_loop(self, i: int, plain: torch.Tensor, parts: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
+        out = torch.empty((self.tokens * ACTIVE, self.n), dtype=torch.bfloat16, device="cuda")
+        for e, pairs in parts:
+            out.index_copy_(0, pairs, torch.mm(self.x[i].index_select(0, pairs // ACTIVE), plain[e].t()))
+        return out
+
+    def parts(self, i: int) -> list[tuple[int, torch.Tensor]]:
+        """Return the experts of call i that are in use, each with its pairs."""
+        flat = self.experts[i].view(-1)
+        return [(int(e), (flat == e).nonzero()[:, 0]) for e in flat.unique()]
+
+    def by_grouped_mm(self, i: int, plain: torch.Tensor) -> torch.Tensor:
+        numbers, order = self.experts[i].view(-1).sort()
+        ends = torch.searchsorted(numbers, self.all_experts, right=True, out_int32=True)
+        rows = self.x[i].index_select(0, order // ACTIVE)
+        y = torch._grouped_mm(rows, plain.transpose(1, 2), offs=ends)
+        return torch.empty_like(y).index_copy_(0, order, y)
+
+    @property
+    def all_experts(self) -> torch.Tensor:
+        return torch.arange(EXPERTS, dtype=torch.int32, device="cuda")
+
+    def mismatches(self, i: int) -> int:
+        """Return how many results have other bits than those of the formula."""
+        t = cuda_ternary.quantise(self.x[i])
+        found, wrong = self.ours(i), 0
+        for e, pairs in self.parts(i):
+            rows = pairs // ACTIVE
+            sums = torch.mm(t.q[rows].float(), self.codes[e].t().float())  # exact
+            right = (sums * (t.scale[rows, None] * self.scale[e])).bfloat16()
+            wrong += int((found[pairs] != right).sum())
+        return wrong
+
+
+def cell(what: str, tokens: int, options: Options) -> dict[str, Any]:
+    """Return the times of one product at one batch, and what was compared."""
+    n, k = MATRICES[what]
+    layer = Layer(n, k, tokens, options.seed)
+    calls = range(len(layer.x))
+    wrong = sum(layer.mismatches(i) for i in calls)
+    plain = torch.randn((EXPERTS, n, k), dtype=torch.bfloat16, device="cuda")
+    parts = [layer.parts(i) for i in calls]
+    arms = {
+        LOOP: tried(lambda: captured([partial(layer.by_loop, i, plain, parts[i]) for i in calls])),
+        GROUPED: tried(lambda: captured([partial(layer.by_grouped_mm, i, plain) for i in calls])),
+        OURS: captured([partial(layer.ours, i) for i in calls]),
+        GROUP_128: captured([partial(layer.ours, i, 128) for i in calls]),
+    }
+    taken = in_turn(arms, options.rounds)
+    us = {name: one.us if isinstance(one, Samples) else one for name, one in taken.items()}
+    checked = len(calls) * tokens * ACTIVE * n
+    return {
+        "what": what,
+        "n": n,
+        "k": k,
+        "tokens": tokens,
+        "us": us,
+        "checked": checked,
+        "wrong": wrong,
+        "taken": taken,
+    }
+
+
+def experts(options: Options) -> Iterator[Shown]:
+    """A table for each matrix of the experts."""
+    for what, (n, k) in MATRICES.items():
+        rows, goals, record = [], list[Goal](), []
+        for tokens in QUICK_BATCHES if options.quick else BATCHES:
+            found = cell(what, tokens, options)
+            taken = found.pop("taken")
+            beside = [list(times(f"{what}, {tokens} tokens: times {p}", taken[p], taken[OURS], 1.0)) for p in PEERS]
+            goals += [goal for some in beside for goal in some]
+            faster = (f"{some[0].value:.2f}" if some else "" for some in beside)
+            rows.append((str(tokens), *(text(one) for one in taken.values()), *faster, str(found["wrong"])))
+            record.append(found)
+            torch.cuda.empty_cache()
+        wrong = float(sum(one["wrong"] for one in record))
+        goals.append(Goal(f"{what}: wrong results of experts", wrong, wrong, wrong, 0.0, lower=True))
+        heads = ("tokens", *taken, *(f"× {name}" for name in PEERS), "wrong")
+        title = f"{EXPERTS} experts, {ACTIVE} for each token, {what} ({n}×{k}), quantiser and sorting included: µs"
+        yield Shown(Table(title, heads, tuple(rows), frozenset(heads)), tuple(goals), record)
