@@ -4,6 +4,7 @@ Knows nothing of kernels. 256 experts, 8 of them for each token; hidden size 2,0
 weights of 24 layers. Each call has its own tokens and its own random choice of experts, so that weights are cold. PyTorch's contenders
 multiply in bf16: a loop over the experts in use, whose tokens are known beforehand (a model would wait for them), and
 `torch._grouped_mm`, with the tokens sorted and put back on the device. Every result is compared with the formula, bit by bit.
+Then some layers of such a model with random weights: decode steps, which are one graph each, and prefill.
 """
 
 from __future__ import annotations
@@ -12,12 +13,26 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from cuda_models import step_us
 from cuda_report import OURS, Goal, Options, Samples, Shown, text, times
 from cuda_timing import captured, in_turn, tried
+from make_model import FOUR
 
+import tritium as tt
+from tritium import quant
 from tritium.backends.cuda.experts import products as cuda_experts
 from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
+from tritium.models.config import Config
+from tritium.models.load import Model
+from tritium.models.parts import Plain, Product
+from tritium.models.weights import Source, assemble, make_head
+from tritium.nn.linear import BitLinear, unpacked
+from tritium.nn.mixers import Experts
+from tritium.op import Spec
+from tritium.perf.meters.meter import EnergyMeter
+from tritium.perf.suites import model as bench_model
 from tritium.perf.tables.table import Table
 
 EXPERTS, ACTIVE = 256, 8
@@ -27,6 +42,20 @@ LOOP, GROUPED, GROUP_128 = "bf16, loop", "bf16, _grouped_mm", "tritium, group 12
 PEERS = (LOOP, GROUPED)
 PAIRS = 512  # of all calls of a graph, at least: so many choose nearly all experts
 MOST_CALLS = 32
+LAYERS = 4  # of the model: three with a window, one without
+RUNS = (
+    (128, 1),
+    (128, 8),
+    (128, 64),
+    (512, 1),
+    (2048, 1),
+)  # (tokens of the prompt, sequences); a short look has the first
+MAPLE = {
+    "model_type": "maple", "hidden_act": "silu", "hidden_size": 2048, "moe_intermediate_size": 512, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 32768, "max_position_embeddings": 4096,
+    "num_experts": EXPERTS, "num_experts_per_tok": ACTIVE, "sliding_window": 512, "norm_topk_prob": True, "rms_norm_eps": 1e-6,
+    "nope_on_global_attention": True, "rope_theta": 10000.0, "tie_word_embeddings": True,
+}  # fmt: skip
 
 
 class Layer:
@@ -112,8 +141,60 @@ def cell(what: str, tokens: int, options: Options) -> dict[str, Any]:
     }
 
 
+# ---- a model
+
+
+def random_model(seed: int) -> Model:
+    """Return a model of some layers of Maple's shape with random weights, without a tokenizer; its head is int8."""
+    config, draw = Config.from_hf(MAPLE), np.random.default_rng(seed)
+
+    def codes(rows: int, columns: int) -> tt.Tensor:
+        drawn = FOUR[draw.integers(0, 256, (rows, columns // 4), np.uint8)]
+        return unpacked(tt.asarray(drawn, device="cpu"), (rows, columns))
+
+    def scale(columns: int, *shape: int) -> tt.Tensor:
+        return tt.asarray(np.full(shape, (2 / columns) ** 0.5, np.float32), device="cuda")
+
+    def linear(p: Product, norm: tt.Tensor | None) -> BitLinear:
+        weight = quant.Quantized("ternary", codes(p.rows, p.columns).to("cuda"), scale(p.columns, p.rows))
+        return BitLinear(weight, norm=norm)
+
+    def of_experts(p: Product) -> Experts:
+        flat, shape = codes(p.experts * p.rows, p.columns), (p.experts, p.rows, p.columns)
+        data = tt.Tensor(flat.storage, tt.tern2, shape, Spec(shape, tt.tern2).strides, flat.offset)
+        return Experts(data.to("cuda"), scale(p.columns, p.experts, p.rows))
+
+    def plain(p: Plain) -> tt.Tensor:
+        numbers = np.ones(p.shape) if len(p.shape) == 1 else draw.standard_normal(p.shape) * p.shape[-1] ** -0.5
+        return tt.asarray(numbers.astype(np.float32), device="cuda")
+
+    shape = (config.vocab_size, config.hidden_size)
+    table = tt.from_torch(torch.randn(shape, dtype=torch.float16, device="cuda") * config.hidden_size**-0.5)
+    before = tt.default_device()
+    tt.set_default_device("cuda")  # what a network makes by itself: the frequencies of its positions
+    try:
+        network = assemble(config, Source(linear, plain, lambda: table, lambda: make_head(table, "int8"), of_experts))
+    finally:
+        tt.set_default_device(None if before.device.type == "cpu" else before.device)
+    return Model(config, network, name="layers of Maple's shape, random", source=None)  # type: ignore[arg-type]
+
+
+def whole(options: Options) -> Shown:
+    """Return decode and prefill of the model."""
+    made, none = random_model(options.seed), EnergyMeter(device="cuda", sensors=[])
+    rows, record = [], []
+    for prompt, batch in RUNS[:1] if options.quick else RUNS:
+        report = bench_model.measure(lambda: made, prefill=prompt, decode=32, repeat=3, batch=batch, meter=none)
+        device = step_us(made, batch, prompt, options.rounds)
+        prefill, decode = (report.rows[name].median for name in ("prefill", "decode"))
+        rows.append((str(prompt), str(batch), f"{prefill:.0f}", f"{decode:.0f}", text(device)))
+        record.append(report.as_dict() | {"device_step_us": getattr(device, "us", device), "layers": LAYERS})
+    heads = ("prompt", "sequences", "prefill, tokens/s", "decode, tokens/s", "step of the device, µs")
+    return Shown(Table(f"{LAYERS} layers of the shape of Maple", heads, tuple(rows), frozenset(heads)), (), record)
+
+
 def experts(options: Options) -> Iterator[Shown]:
-    """A table for each matrix of the experts."""
+    """A table for each matrix of the experts, and one for a model."""
     for what, (n, k) in MATRICES.items():
         rows, goals, record = [], list[Goal](), []
         for tokens in QUICK_BATCHES if options.quick else BATCHES:
@@ -130,3 +211,4 @@ def experts(options: Options) -> Iterator[Shown]:
         heads = ("tokens", *taken, *(f"× {name}" for name in PEERS), "wrong")
         title = f"{EXPERTS} experts, {ACTIVE} for each token, {what} ({n}×{k}), quantiser and sorting included: µs"
         yield Shown(Table(title, heads, tuple(rows), frozenset(heads)), tuple(goals), record)
+    yield whole(options)

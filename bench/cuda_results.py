@@ -6,6 +6,7 @@ Knows nothing of torch or GPUs: the records of a part come in, rows and columns 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from cuda_draws import CLASSES
@@ -183,7 +184,7 @@ def custom_ops(records: Records) -> Rows:
 
 
 def experts(records: Records) -> Rows:
-    cells = [cell for part in records for cell in part]
+    cells = [cell for part in records for cell in part if "us" in cell]
     names = list(dict.fromkeys(name for cell in cells for name in cell["us"]))
     peers = [name for name in names if not name.startswith(OURS)]
     columns = [Column(name, "µs", f"median time of a product, all around it included, {name}") for name in names]
@@ -194,8 +195,14 @@ def experts(records: Records) -> Rows:
         labels = (f"{cell['what']}, {cell['n']}×{cell['k']}", str(cell["tokens"]))
         rows.append(Entry(labels, times_of(cell["us"]) | present(**ratios)))
     checked, wrong = (sum(cell[name] for cell in cells) for name in ("checked", "wrong"))
-    note = f"256 experts, 8 for each token; {checked:,} results compared with the formula, wrong: {wrong}."
-    return Rows("Products of experts on a GPU beside torch's bf16", ("matrix", "tokens"), columns, rows, (note,))
+    notes = [f"256 experts, 8 for each token; {checked:,} results compared with the formula, wrong: {wrong}."]
+    for run in (run for part in records for run in part if "us" not in run):
+        prefill, decode = (median(run["rows"][name]["samples"]) for name in ("prefill", "decode"))
+        notes.append(
+            f"{run['layers']} layers of a model, {run['batch']} sequences: {decode:.0f} tokens/s decoded, a prompt of "
+            f"{run['prefill_tokens']} tokens read at {prefill:.0f} tokens/s."
+        )
+    return Rows("Products of experts on a GPU beside torch's bf16", ("matrix", "tokens"), columns, rows, tuple(notes))
 
 
 def dense(records: Records) -> Rows:

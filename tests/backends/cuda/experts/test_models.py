@@ -1,4 +1,4 @@
-"""A model with experts on a GPU: the tokens of the CPU, and decode steps that are one CUDA graph."""
+"""A model with experts on a GPU: the logits of the CPU, and decode steps that are one CUDA graph."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_a_model_with_experts_has_the_logits_of_the_cpu(
     tmp_path: Path, group: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = families.CONFIGS["maple"] | {"moe_intermediate_size": 64}
-    weights = families.random(config, 1, group=group) if group else families.random(config, 1)
-    model = tt.load(families.write_folder(tmp_path / "m", weights), kv="f32")
+    model = tt.load(families.write_gguf(tmp_path / "m.gguf", families.random(config, 1, group=group)), kv="f32")
+    assert model.activations == ("group" if group else "token")
     with caplog.at_level(logging.WARNING, "tritium"):
         for chunks in ((40,), (17, 1, 22), (1,) * 40):
             ends = np.cumsum(chunks).tolist()
@@ -38,8 +38,8 @@ def test_a_model_with_experts_has_the_logits_of_the_cpu(
 
 
 def test_sequences_decode_together_as_alone(tmp_path: Path) -> None:
-    model = tt.load(families.write_folder(tmp_path / "m", families.random(families.CONFIGS["maple"], 1)), kv="f32")
-    model = model.to("cuda")
+    weights = families.random(families.CONFIGS["maple"], 1)
+    model = tt.load(families.write_gguf(tmp_path / "m.gguf", weights), kv="f32").to("cuda")
     alone = model.session()
     one = [alone.extend(0, IDS[:20])] + [alone.extend(0, [i]) for i in IDS[20:26]]
     session = model.session(slots=3)

@@ -223,7 +223,9 @@ def test_kernels_compile_for_hopper_without_spills() -> None:
     grouped = {"BN": 128, "BM": 32, "GROUP": 128, "BY": False}
     few = {"BN": 16, "LEVELS": 1, "PARTS": 1, "GROUP": 128, "BY": False, "KW": 128}
     for made in (
-        compiled(kernels.pairs, {"BN": 32, "BK": 128, "CODES": True, "BY": 2} | asm, words=True, num_warps=4),
+        compiled(
+            kernels.pairs, {"BN": ce.HELD // 128, "BK": 128, "CODES": True, "BY": 2} | asm, words=True, num_warps=4
+        ),
         compiled(kernels.pairs_grouped, few | asm, words=True, num_warps=4),
         compiled(kernels.multiply_tiles_grouped, grouped | flags, num_warps=4, num_stages=3),
         compiled(kernels.arrange, {"BM": 16, "BLOCK_P": ce.SORTED}, num_warps=8),
