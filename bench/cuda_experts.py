@@ -1,7 +1,8 @@
 """Products of experts of bench/cuda.py, at the shape of Maple: floats in, quantiser and sorting of tokens included.
 
 Knows nothing of kernels. 256 experts, 8 of them for each token; hidden size 2,048 and intermediate size 512 are those that make 20B
-weights of 24 layers. Each call has its own tokens and its own random choice of experts, so that weights are cold. PyTorch's contenders
+weights of 24 layers. Each call has its own tokens and its own random choice of experts, and calls take turns with copies of the
+weights, so that these are cold. PyTorch's contenders
 multiply in bf16: a loop over the experts in use, whose tokens are known beforehand (a model would wait for them), and
 `torch._grouped_mm`, with the tokens sorted and put back on the device. Every result is compared with the formula, bit by bit.
 Then some layers of such a model with random weights: decode steps, which are one graph each, and prefill.
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from cuda_models import step_us
 from cuda_report import OURS, Goal, Options, Samples, Shown, text, times
-from cuda_timing import captured, in_turn, tried
+from cuda_timing import captured, copies, in_turn, tried
 from make_model import FOUR
 
 import tritium as tt
@@ -40,8 +41,8 @@ MATRICES = {"gate and up": (1024, 2048), "down": (2048, 512)}
 BATCHES, QUICK_BATCHES = (1, 8, 64, 512, 2048), (1, 64, 2048)
 LOOP, GROUPED, GROUP_128 = "bf16, loop", "bf16, _grouped_mm", "tritium, group 128"
 PEERS = (LOOP, GROUPED)
-PAIRS = 512  # of all calls of a graph, at least: so many choose nearly all experts
-MOST_CALLS = 32
+PAIRS = 512  # for each copy of the weights, in all calls of a graph: so many choose nearly all experts
+MOST_CALLS = 64
 LAYERS = 4  # of the model: three with a window, one without
 RUNS = (
     (128, 1),
@@ -59,16 +60,17 @@ MAPLE = {
 
 
 class Layer:
-    """The weights of all experts, and tokens with their experts for each call of a graph."""
+    """Copies of the weights of all experts, and tokens with their experts for each call of a graph."""
 
     def __init__(self, n: int, k: int, tokens: int, seed: int) -> None:
         random = torch.Generator("cuda").manual_seed(seed)
         self.n, self.k, self.tokens = n, k, tokens
         self.codes = torch.randint(-1, 2, (EXPERTS, n, k), dtype=torch.int8, device="cuda", generator=random)
-        self.weights = cuda_weights.ternary_of(self.codes.view(-1, k))
+        count = copies(EXPERTS * n * k // 4)
+        self.weights = [cuda_weights.ternary_of(self.codes.view(-1, k)) for _ in range(count)]
         self.scale = torch.rand((EXPERTS, n), device="cuda", generator=random) + 0.5
         self.group_scale = (torch.rand((EXPERTS, n, k // 128), device="cuda", generator=random) + 0.5).half()
-        calls = min(max(PAIRS // (tokens * ACTIVE), 2), MOST_CALLS)
+        calls = max(min(count * PAIRS // (tokens * ACTIVE), MOST_CALLS), count)
         self.x = [torch.randn((tokens, k), device="cuda", generator=random).bfloat16() for _ in range(calls)]
         scores = [torch.rand((tokens, EXPERTS), device="cuda", generator=random) for _ in range(calls)]
         self.experts = [s.topk(ACTIVE).indices.sort().values.int().contiguous() for s in scores]
@@ -76,7 +78,8 @@ class Layer:
     def ours(self, i: int, group: int = 0) -> torch.Tensor:
         chosen = cuda_experts.Chosen(self.experts[i].view(-1), EXPERTS, ACTIVE)
         scale = self.group_scale if group else self.scale
-        return cuda_experts.product(self.x[i], self.weights, scale, chosen, torch.bfloat16, group)[0]
+        w = self.weights[i % len(self.weights)]
+        return cuda_experts.product(self.x[i], w, scale, chosen, torch.bfloat16, group)[0]
 
     def by_loop(self, i: int, plain: torch.Tensor, parts: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
         out = torch.empty((self.tokens * ACTIVE, self.n), dtype=torch.bfloat16, device="cuda")

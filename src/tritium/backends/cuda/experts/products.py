@@ -23,10 +23,15 @@ from tritium.op import Op, Spec
 
 Fn = Callable[..., Any]
 
-FEW = 128  # pairs up to which each has CTAs of its own
-HELD = 2048  # words of weights that a CTA holds
+FEW = (
+    64  # pairs up to which each has CTAs of its own: of more, experts that several tokens chose are worth reading once
+)
+HELD, HELD_WARPS = 2048, 8  # words of weights that a CTA holds, eight a thread
 SORTED = 4096  # pairs that a CTA looks at together to find those of its expert
-SMALLEST = 16  # pairs of a tile, the fewest that tensor cores take
+SMALL, LARGE = (
+    16,
+    32,
+)  # pairs of a tile: the fewest that tensor cores take, and those that leave registers for decoded weights
 
 
 class Config(NamedTuple):
@@ -74,10 +79,12 @@ def _options(g: Gpu, warps: int, **others: Any) -> dict[str, Any]:
 
 
 def config(pairs: int, experts: int, codes: bool) -> Config:
-    """Return the tile config of so many pairs: tiles hold the pairs that an expert has on average."""
-    each = -(-pairs // experts)
-    size = min(max(1 << (each - 1).bit_length(), SMALLEST), 64)
-    return Config(128, size, 64 if codes else 128, 4, 3)
+    """Return the tile config of so many pairs: small tiles while an expert has no more than one of them on average.
+
+    On an H200 at the shape of Maple, small tiles were the fastest up to 16 pairs an expert, and large ones at 64, where tiles of 64
+    took 1.5 and 1.7 times as long; between and beyond nothing was measured.
+    """
+    return Config(128, SMALL if pairs <= SMALL * experts else LARGE, 64 if codes else 128, 4, 3)
 
 
 def arrange(chosen: Chosen, size: int) -> Tiles:
@@ -111,7 +118,7 @@ def _by_pairs(t: Tokens, w: Weights, scale: Value, chosen: Chosen, out: Value) -
     _kernels().pairs[(chosen.pairs, -(-n // rows))](
         weights, t.q.view(torch.int32), t.total, t.scale, scale, chosen.numbers, out, outside, chosen.experts, n,
         weights.shape[1], chosen.share, BN=rows, BK=step, CODES=codes, BY=_kind(scale), ASM=g.capability > (0, 0),
-        **_options(g, 4),
+        **_options(g, HELD_WARPS),
     )  # fmt: skip
     return outside
 
