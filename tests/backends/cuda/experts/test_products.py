@@ -21,9 +21,9 @@ torch = pytest.importorskip("torch", reason="experts on CUDA need PyTorch: pip i
 from tritium.backends.cuda.experts import products as ce  # noqa: E402
 from tritium.backends.cuda.linear import weights as cw  # noqa: E402
 
-KINDS = [
+KINDS = [  # of them the interpreter, which is slow, takes every second
     (0, "token", ()), (0, "token", (1,)), (0, "token", (1, 1)), (64, "token", (1, 1, 1)), (128, "token", (1, 1, 1)),
-    (128, "group", (1, 1, 1)), (64, "group", (1, 1, 1)), (48, "token", (1, 1, 1)), (48, "group", (1, 1, 1)),
+    (128, "group", (1, 1, 1)), (64, "group", (1, 1, 1)), (48, "group", (1, 1, 1)), (48, "token", (1, 1, 1)),
 ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ class Case:
 
 @runs
 @pytest.mark.parametrize("few", [True, False])
-@pytest.mark.parametrize(("group", "activations", "scales"), KINDS)
+@pytest.mark.parametrize(("group", "activations", "scales"), KINDS[1::2] if INTERPRETED else KINDS)
 def test_results_are_those_of_the_reference(
     monkeypatch: pytest.MonkeyPatch, group: int, activations: str, scales: tuple[int, ...], few: bool
 ) -> None:
@@ -103,8 +103,8 @@ def test_weights_may_be_int8_and_each_pair_may_have_its_own_token(
 ) -> None:
     monkeypatch.setattr(ce, "FEW", 99 if few else 0)
     scales = (1, 1, 1) if group else (1, 1)
-    Case(4, 9, 130, 3, 2, group, "token", scales, ternary=False).check()
-    Case(4, 9, 130, 3, 2, group, "token", scales, each=True, half=bool(group)).check()
+    Case(4, 9, 130, 2, 2, group, "token", scales, ternary=False).check()
+    Case(4, 9, 130, 2, 2, group, "token", scales, each=True, half=bool(group)).check()
 
 
 @runs
