@@ -19,7 +19,8 @@ mJ. `model`: a model of that shape with random weights: decode, prefill. `host`:
 model, eager and compiled, and what their calls cost the host. `training`: forward and backward of a 2B-shaped layer beside `nn.Linear`, and
 losses. `groups`: weights with a scale for each 64 or 128 columns beside one
 scale for all, quantiser included, results compared with the formula. `ops`: the custom ops of the vLLM plugin at the shapes of 8B and
-27B decoders, captured, compiled, compared and timed. `exact`: random
+27B decoders, captured, compiled, compared and timed. `experts`: products with the experts that tokens chose, at the shape of Maple,
+beside bf16, all results compared. `exact`: random
 sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. `random`, only with
 `--random-shapes N`: n and k are log-uniform multiples of 64 from 1,024 to 32,768, with as many draws of 1, 2 to 31, 32 to 512, 513 to
 2,048 and 2,049 to 8,192 tokens (log-uniform); activations quantised beforehand for all, and once with both quantisers; int4 up to
@@ -63,6 +64,7 @@ PARTS = {
     "training": ("cuda_training", "training"),
     "groups": ("cuda_groups", "groups"),
     "ops": ("cuda_ops", "custom_ops"),
+    "experts": ("cuda_experts", "experts"),
     "random": ("cuda_random", "random_shapes"),
 }
 ON_REQUEST = ("random",)  # parts that run only if an option asks for them

@@ -6,6 +6,7 @@ Knows nothing of torch or GPUs: the records of a part come in, rows and columns 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from cuda_draws import CLASSES
@@ -207,6 +208,28 @@ def custom_ops(records: Records) -> Rows:
     return Rows("Custom ops of the vLLM plugin on a GPU", ("shape", "product", "tokens"), columns, rows, (note,))
 
 
+def experts(records: Records) -> Rows:
+    cells = [cell for part in records for cell in part if "us" in cell]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["us"]))
+    peers = [name for name in names if not name.startswith(OURS)]
+    columns = [Column(name, "µs", f"median time of a product, all around it included, {name}") for name in names]
+    columns += [faster(name) for name in peers]
+    rows = []
+    for cell in cells:
+        ratios = {f"× {name}": ratio_in(cell["us"], name, OURS) for name in peers}
+        labels = (f"{cell['what']}, {cell['n']}×{cell['k']}", str(cell["tokens"]))
+        rows.append(Entry(labels, times_of(cell["us"]) | present(**ratios)))
+    checked, wrong = (sum(cell[name] for cell in cells) for name in ("checked", "wrong"))
+    notes = [f"256 experts, 8 for each token; {checked:,} results compared with the formula, wrong: {wrong}."]
+    for run in (run for part in records for run in part if "us" not in run):
+        prefill, decode = (median(run["rows"][name]["samples"]) for name in ("prefill", "decode"))
+        notes.append(
+            f"{run['layers']} layers of a model, {run['batch']} sequences: {decode:.0f} tokens/s decoded, a prompt of "
+            f"{run['prefill_tokens']} tokens read at {prefill:.0f} tokens/s."
+        )
+    return Rows("Products of experts on a GPU beside torch's bf16", ("matrix", "tokens"), columns, rows, tuple(notes))
+
+
 def dense(records: Records) -> Rows:
     (record,) = records
     ceiling = record["read_bytes_per_s"]
@@ -235,4 +258,5 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "training": training,
     "groups": groups,
     "ops": custom_ops,
+    "experts": experts,
 }

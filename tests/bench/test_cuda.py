@@ -466,7 +466,7 @@ def test_sizes_are_log_uniform(draws: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("only", "count", "parts"),
-    [(None, 0, 10), (None, 200, ("random",)), ("host", 0, ("host",)), ("host", 5, ("host", "random")), ("random", 5, ("random",))],
+    [(None, 0, 11), (None, 200, ("random",)), ("host", 0, ("host",)), ("host", 5, ("host", "random")), ("random", 5, ("random",))],
 )  # fmt: skip
 def test_random_shapes_are_a_part_on_request(bench: ModuleType, only: str | None, count: int, parts: Any) -> None:
     found = bench.parts_of(only, count)

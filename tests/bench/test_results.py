@@ -290,6 +290,22 @@ def test_training_makes_rows_of_times_and_notes_of_losses() -> None:
     )
 
 
+def test_products_of_experts_are_rows_and_models_notes() -> None:
+    us = {"bf16, loop": (12.0,) * 3, "tritium": (4.0,) * 3, "tritium, group 128": "not run: refused"}
+    cell = {"what": "down", "n": 64, "k": 32, "tokens": 8, "us": us, "checked": 1000, "wrong": 0}
+    series = {"decode": {"samples": (2000.0,) * 3}, "prefill": {"samples": (4e4,) * 3}}
+    run = {"rows": series, "batch": 8, "prefill_tokens": 128, "layers": 4}
+    rows = cuda_results.experts([[cell], [run]])
+    (row,) = rows.rows
+    assert row.labels == ("down, 64×32", "8")
+    assert row.figures["× bf16, loop"].median == pytest.approx(3.0)
+    assert set(row.figures) < {column.name for column in rows.columns}
+    assert rows.notes == (
+        "256 experts, 8 for each token; 1,000 results compared with the formula, wrong: 0.",
+        "4 layers of a model, 8 sequences: 2000 tokens/s decoded, a prompt of 128 tokens read at 40000 tokens/s.",
+    )
+
+
 def test_a_results_file_of_a_gpu_holds_one_part(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

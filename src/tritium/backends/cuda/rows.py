@@ -15,6 +15,7 @@ import torch
 from tritium import dtype as dt, ops
 from tritium.backends import Kernel
 from tritium.backends.cuda.capability import HOPPER
+from tritium.backends.cuda.experts import products as cuda_experts
 from tritium.backends.cuda.fused import kernel as cuda_fused
 from tritium.backends.cuda.fused.code import FOLDS
 from tritium.backends.cuda.fused.form import MANY
@@ -206,6 +207,57 @@ def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
     return lambda x: argmax(x.reshape(-1) if axis is None else x).view(out.shape)
 
 
+# ---- the choice of experts
+
+_SCORES, _CHOICES = 4096, 64  # elements of a row, and of them chosen, that the kernels take
+
+
+def _last(x: Spec, axis: int, what: str) -> bool:
+    return x.ndim > 0 and x.size > 0 and axis_of(axis, x.ndim, what) == x.ndim - 1
+
+
+def _accepts_topk(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Return True if few of the elements of short rows are chosen, the largest."""
+    x = specs[0]
+    fits = x.dtype in (dt.f32, dt.f16, dt.bf16) and 0 < attrs["k"] <= _CHOICES and bool(attrs["largest"])
+    return fits and _last(x, attrs["axis"], "topk") and x.shape[-1] <= _SCORES
+
+
+def _accepts_sort(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Return True if short rows of integers are sorted."""
+    x = specs[0]
+    fits = x.dtype in (dt.i32, dt.i64) and not attrs["descending"]
+    return fits and _last(x, attrs["axis"], "sort") and x.shape[-1] <= _CHOICES
+
+
+def _accepts_along(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Return True if elements are taken along the last axis, by indices that have the other axes too."""
+    x, indices = specs
+    kinds = not x.dtype.is_packed and not x.dtype.is_complex and indices.dtype in (dt.i32, dt.i64)
+    return (
+        kinds and indices.size > 0 and x.shape[:-1] == indices.shape[:-1] and _last(x, attrs["axis"], "take_along_axis")
+    )
+
+
+def _topk(out: tuple[Spec, Spec], k: int, axis: int, largest: bool, sorted: bool) -> Fn:
+    return lambda x: _module("experts.routing").topk(x, k)
+
+
+def _sort(out: Spec, axis: int, descending: bool, stable: bool) -> Fn:
+    result: Fn = _module("experts.routing").sort
+    return result
+
+
+def _along(space: Space) -> Fn:
+    def run(x: Value, indices: Value) -> Value:
+        values: Value
+        values, bad = _module("experts.routing").along(x, indices)
+        space.doubt(bad, f"take_along_axis: an index is outside an axis of size {x.shape[-1]}.")
+        return values
+
+    return lambda out, axis: run
+
+
 # ---- folds of rows
 
 _LARGE = 1 << 20  # elements, from which a Triton kernel is faster than torch's in spite of its longer launch
@@ -297,7 +349,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     if not has_triton:
         return table
     ours: dict[Op, Fn] = {
-        **{row: make(space) for row, make in cuda_products.ROWS.items()},
+        **{row: make(space) for row, make in (cuda_products.ROWS | cuda_experts.ROWS).items()},
         ops.attention: _attention(space),
         ops.update_cache: _update_cache(space),
         ops.rope: _rope(space, table[ops.rope][0].fn),
@@ -310,6 +362,9 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     table[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *table[ops.take]]
     table[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *table[ops.gather]]
     table[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *table[ops.argmax]]
+    table[ops.topk] = [Kernel("triton", _topk, _accepts_topk), *table[ops.topk]]
+    table[ops.sort] = [Kernel("triton", _sort, _accepts_sort), *table[ops.sort]]
+    table[ops.take_along_axis] = [Kernel("triton", _along(space), _accepts_along), *table[ops.take_along_axis]]
     table[ops.astype] = [table[ops.astype][0]._replace(fn=_cast(table[ops.astype][0])), *table[ops.astype][1:]]
     for row in FOLDS:
         table[row] = [Kernel("triton", _folded(row, table[row][0]), _accepts_fold), *table[row]]

@@ -55,7 +55,7 @@ def _columns(t, LEVELS: tl.constexpr):
 
 
 @triton.jit
-def _in_order(y, terms, BN: tl.constexpr, LEVELS: tl.constexpr, GROUP: tl.constexpr):
+def in_order(y, terms, BN: tl.constexpr, LEVELS: tl.constexpr, GROUP: tl.constexpr):
     """Return y [BN] plus the terms of each row, [BN, groups of 2**LEVELS blocks].
 
     Those of a block are added one after another, then the sums of blocks to y. Terms behind the last group are 0.
@@ -73,7 +73,7 @@ def _in_order(y, terms, BN: tl.constexpr, LEVELS: tl.constexpr, GROUP: tl.conste
 
 
 @triton.jit
-def _group_sums(words, x, word, inside, BN: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ASM: tl.constexpr):
+def group_sums(words, x, word, inside, BN: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ASM: tl.constexpr):
     """Return the sums of weights times tokens in each group of columns: [BN, groups]."""
     first = tl.zeros((BN, WORDS), tl.int32)
     second = tl.zeros((BN, WORDS), tl.int32)
@@ -125,11 +125,11 @@ def gemv(
         there = g < GROUPS
         by = tl.load(scale + near[:, None] * GROUPS + g[None, :], mask=there[None, :], other=0.0).to(tl.float32)
         word = i * WORDS + rk
-        sums = _group_sums(words[i], x, word // 8 * 32 + word % 8, word < KW, BN, WORDS, GROUP, ASM)
+        sums = group_sums(words[i], x, word // 8 * 32 + word % 8, word < KW, BN, WORDS, GROUP, ASM)
         terms = sums.to(tl.float32) * by
         if BY:
             terms = terms * tl.load(token_scale + m * SCALES + g, mask=there, other=0.0)[None, :]
-        y = _in_order(y, terms, BN, LEVELS, GROUP)
+        y = in_order(y, terms, BN, LEVELS, GROUP)
     if not BY:
         y = y * tl.load(token_scale + m)
     if BIAS > 0:
@@ -166,8 +166,8 @@ def _sums(codes, x, S: tl.constexpr, COUNT: tl.constexpr, ASM: tl.constexpr, BYT
 
 
 @triton.jit
-def _blocks(from_w, from_x, token_scale, of_scale, partial, first, last, GROUPS, BN: tl.constexpr, BM: tl.constexpr,
-            LEAVE: tl.constexpr, GROUP: tl.constexpr, BY: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr):  # fmt: skip
+def sum_blocks(from_w, from_x, token_scale, of_scale, partial, first, last, GROUPS, BN: tl.constexpr, BM: tl.constexpr,
+               LEAVE: tl.constexpr, GROUP: tl.constexpr, BY: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr):  # fmt: skip
     """Sum the terms of blocks first to last, each in order, then the sums. LEAVE: store each block's sum in `partial`
     instead.
 
@@ -236,7 +236,7 @@ def gemm(
     by_group = token_scale + near_m * SCALES
     part = tl.program_id(1)
     if SPLIT == 1:
-        y = _blocks(
+        y = sum_blocks(
             from_w, from_x, by_group, of_scale, partial, 0, blocks, GROUPS, BN, BM, False, GROUP, BY, ASM, BYTES
         )
         _finish(y, rn, rm, near_m, token_scale, bias, out, M, N, BIAS, BY)
@@ -244,7 +244,7 @@ def gemm(
         place = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
         partial += tile.to(tl.int64) * blocks * (BN * BM)
         low, high = part * blocks // SPLIT, (part + 1) * blocks // SPLIT
-        _blocks(from_w, from_x, by_group, of_scale, partial, low, high, GROUPS, BN, BM, True, GROUP, BY, ASM, BYTES)
+        sum_blocks(from_w, from_x, by_group, of_scale, partial, low, high, GROUPS, BN, BM, True, GROUP, BY, ASM, BYTES)
         fence(ASM)
         tl.debug_barrier()
         if tl.atomic_add(counts + tile, 1, sem="acq_rel") == SPLIT - 1:

@@ -123,8 +123,8 @@ def gemv(
 
 
 @triton.jit
-def _steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr,
-           BYTES: tl.constexpr):  # fmt: skip
+def multiply_steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EVEN: tl.constexpr,
+                   ASM: tl.constexpr, BYTES: tl.constexpr):  # fmt: skip
     """Return acc [BN, BM] plus the products of the columns of steps first to last."""
     rk = tl.arange(0, BK)
     for i in range(first, last):
@@ -181,7 +181,7 @@ def gemm(
     begin(EARLY)
     from_w = w + tl.minimum(rn, N - 1).to(tl.int64)[:, None] * KB
     from_x = x + tl.minimum(rm, M - 1).to(tl.int64)[None, :] * wide
-    acc = _steps(from_w, from_x, tl.zeros((BN, BM), tl.int32), low, high, KB, BK, CODES, EVEN, ASM, BYTES)
+    acc = multiply_steps(from_w, from_x, tl.zeros((BN, BM), tl.int32), low, high, KB, BK, CODES, EVEN, ASM, BYTES)
     if SPLIT == 1:
         finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N, CODES, ROWS, BIAS)
     else:
@@ -198,26 +198,15 @@ def gemm(
             finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N, CODES, ROWS, BIAS)
 
 
-@triton.jit(do_not_specialize=["M"])
-def grouped(
-    w, x, token_scale, scale, bias, out, M, N, K, WIDE, ROW, APART, LENGTH, GROUPS, EACH,
-    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BY: tl.constexpr, BYTES: tl.constexpr,
-    EARLY: tl.constexpr,
-):  # fmt: skip
-    """Multiply int8 weights that have a scale for each LENGTH columns.
+@triton.jit
+def grouped_sums(w, x, of_token, of_scale, K, APART, LENGTH, GROUPS, EACH, BN: tl.constexpr, BM: tl.constexpr,
+                 BK: tl.constexpr, BY: tl.constexpr, BYTES: tl.constexpr):  # fmt: skip
+    """Return [BN, BM]: the sum of each group of LENGTH columns, scaled and added in f32, in order.
 
-    The sum of each group is scaled and added in f32, in order, EACH groups to a block and then the blocks. Rows of w
-    are WIDE bytes, those of x are ROW, its groups APART from each other. BY: each of these has a scale of its own.
+    EACH groups are added to a block, then the blocks. Rows of w, x and the scales are given by their addresses; groups
+    of x are APART from each other. BY: each of these has a scale of its own.
     """
-    across = tl.cdiv(N, BN)
-    rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
-    rm = tl.program_id(0) // across * BM + tl.arange(0, BM)
     rk = tl.arange(0, BK)
-    begin(EARLY)
-    near = tl.minimum(rn, N - 1)
-    from_w = w + near.to(tl.int64)[:, None] * WIDE
-    near_x = tl.minimum(rm, M - 1).to(tl.int64)
-    from_x = x + near_x[None, :] * ROW
     y = tl.zeros((BN, BM), tl.float32)
     for first in range(0, GROUPS, EACH):
         block = tl.zeros((BN, BM), tl.float32)
@@ -227,14 +216,39 @@ def grouped(
             for k in range(g * LENGTH, end, BK):
                 column = k + rk
                 inside = column < end
-                a = tl.load(from_w + column[None, :], mask=inside[None, :], other=0)
-                b = tl.load(from_x + (column + g * (APART - LENGTH))[:, None], mask=inside[:, None], other=0)
+                a = tl.load(w + column[None, :], mask=inside[None, :], other=0)
+                b = tl.load(x + (column + g * (APART - LENGTH))[:, None], mask=inside[:, None], other=0)
                 acc = times(a, b, acc, BYTES)
-            term = acc.to(tl.float32) * tl.load(scale + near * GROUPS + g).to(tl.float32)[:, None]
+            term = acc.to(tl.float32) * tl.load(of_scale + g).to(tl.float32)[:, None]
             if BY:
-                term = term * tl.load(token_scale + near_x * GROUPS + g)[None, :]
+                term = term * tl.load(of_token + g)[None, :]
             block = block + term
         y = y + block
+    return y
+
+
+@triton.jit(do_not_specialize=["M"])
+def grouped(
+    w, x, token_scale, scale, bias, out, M, N, K, WIDE, ROW, APART, LENGTH, GROUPS, EACH,
+    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BY: tl.constexpr, BYTES: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """Multiply int8 weights that have a scale for each LENGTH columns, as `grouped_sums` adds them.
+
+    Rows of w are WIDE bytes, those of x are ROW.
+    """
+    across = tl.cdiv(N, BN)
+    rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
+    rm = tl.program_id(0) // across * BM + tl.arange(0, BM)
+    begin(EARLY)
+    near = tl.minimum(rn, N - 1)
+    from_w = w + near.to(tl.int64)[:, None] * WIDE
+    near_x = tl.minimum(rm, M - 1).to(tl.int64)
+    from_x = x + near_x[None, :] * ROW
+    y = grouped_sums(
+        from_w, from_x, token_scale + near_x * GROUPS, scale + near * GROUPS, K, APART, LENGTH, GROUPS, EACH,
+        BN, BM, BK, BY, BYTES,
+    )  # fmt: skip
     if not BY:
         y = y * tl.load(token_scale + rm, mask=rm < M, other=0.0)[None, :]
     y = add_bias(y, bias, rn, rm, M, N, BIAS)

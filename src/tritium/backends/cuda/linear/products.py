@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -28,19 +29,22 @@ Fn = Callable[..., Any]
 
 
 def weights(space: Space, w: Any) -> Any:
-    """Return weights in the layouts of the kernels, made once for each value and cached with it until it is written."""
-    packed = isinstance(w, Packed)
+    """Return weights in the layouts of the kernels, made once for each value and cached with it until it is written.
+
+    Matrices of experts [E, N, K] are below each other there.
+    """
+    packed, matrix = isinstance(w, Packed), (prod(w.shape[:-1]), w.shape[-1])
     if not packed and in_graph():  # it may be written later, which a replay would not see
-        return cuda_weights.int8(w.contiguous())
+        return cuda_weights.int8(w.contiguous().reshape(matrix))
     data: Any = w.data if packed else w
     version = (data._version, w.dtype, w.shape) if packed else (data._version,)
     known = getattr(data, "repacked", None)
     if known is not None and known[0] == version:
         return known[1]
     if packed and w.dtype is dt.tern2:
-        arranged = cuda_weights.ternary(data, w.shape)
+        arranged = cuda_weights.ternary(data, matrix)
     else:
-        integers = decode(space, w, checked=False).contiguous()
+        integers = decode(space, w, checked=False).contiguous().reshape(matrix)
         arranged = cuda_weights.ternary_of(integers) if packed and w.dtype.is_ternary else cuda_weights.int8(integers)
     if not (data.is_inference() or getattr(data, "exported", False)):  # else not all of its writes are counted
         data.repacked = (version, arranged)
