@@ -35,8 +35,8 @@ LAYERS = 30
 LINEARS = ((3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912))  # of a layer: Q, K and V; result; gate and up; down
 FUSED = "tritium, norm and quantiser inside"
 WINDOW_S = 2.0  # of replays, for energy
-RUNS = ((128, 1), (128, 8), (128, 64), (512, 1))  # (tokens of the prompt, sequences); a short look has the first
-DECODED, QUICK_DECODED, REPEAT = 64, 16, 5
+PROMPT, RUNS = 128, (1, 8, 64)  # tokens; sequences, of which a short look has the first
+DECODED, QUICK_DECODED, REPEAT, QUICK_REPEAT = 64, 16, 5, 3
 
 
 class Asked(NamedTuple):
@@ -221,26 +221,25 @@ def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
     return in_turn({OURS: decode_step(model, batch, held)}, rounds)[OURS]
 
 
-def measured(made: Model, prefill: int, batch: int, options: Options) -> tuple[dict[str, Any], Samples, Any]:
+def measured(made: Model, batch: int, watched: EnergyMeter, options: Options) -> tuple[dict[str, Any], Samples, Any]:
     """Return the report of a run, with the step's time of the device and the energy of both phases in it; and both times."""
-    decoded, repeat = (QUICK_DECODED, 3) if options.quick else (DECODED, REPEAT)
-    watched = meter() if prefill == RUNS[0][0] else EnergyMeter(device="cuda", sensors=[])
+    decoded, repeat = (QUICK_DECODED, QUICK_REPEAT) if options.quick else (DECODED, REPEAT)
     report = bench_model.measure(
-        lambda: made, prefill=prefill, decode=decoded, repeat=repeat, batch=batch, meter=watched
+        lambda: made, prefill=PROMPT, decode=decoded, repeat=repeat, batch=batch, meter=watched, windows=1
     )
-    device = step_us(made, batch, prefill, options.rounds)
+    device = step_us(made, batch, PROMPT, options.rounds)
     step = Samples(tuple(1e6 * batch / rate for rate in report.rows["decode"].samples))
     return report.as_dict() | {"device_step_us": getattr(device, "us", device)}, step, device
 
 
 def model(options: Options) -> Iterator[Shown]:
-    for name, goals_of in MODELS.items():
+    watched = meter()
+    for name, asked in MODELS.items():
         made = random_model(name, options.seed)
         rows, goals, record = [], [], []
-        for prefill, batch in RUNS[:1] if options.quick else RUNS:
-            report, step, device = measured(made, prefill, batch, options)
-            if prefill == RUNS[0][0]:
-                goals += goals_of.at(name, batch, step, report)
+        for batch in RUNS[:1] if options.quick else RUNS:
+            report, step, device = measured(made, batch, watched, options)
+            goals += asked.at(name, batch, step, report)
             rows.append(_row(report, step, device))
             record.append(report)
         heads = ("prompt", "batch", "prefill, tokens/s", "decode, tokens/s", "step, µs", "of the device, µs", *ENERGY)

@@ -6,6 +6,7 @@ Knows nothing of torch or GPUs: the records of a part come in, rows and columns 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from cuda_draws import CLASSES
@@ -123,7 +124,7 @@ def model(records: Records) -> Rows:
             step=figure([1e6 * batch / rate for rate in decode]),
             decode=figure(decode),
             prefill=figure(taken["prefill"]["samples"]),
-            **{name: figure(samples, scale=1e3) if samples else None for name, samples in joules.items()},
+            **{name: value(1e3 * median(samples)) if samples else None for name, samples in joules.items()},
         )
         shape = report["model"].removesuffix(" shape, random")
         rows.append(Entry((shape, str(report["prefill_tokens"]), str(batch)), figures))
