@@ -469,8 +469,7 @@ def _launch_decode(
     if FRESH and groups >= MANY:
         parts = _few_parts(groups, capacity, cuda_many.LEAST)
         kernel = cuda_many.decode_many
-        registers = cuda_many.registers(groups, g.processors)
-        options = {"SHARE": cuda_many.LEAST, "LATE": registers < 255, "maxnreg": registers}
+        options = {"SHARE": cuda_many.LEAST, "maxnreg": cuda_many.registers(groups, g.processors)}
     else:
         parts = _parts(groups, capacity, cuda_decode.KEYS.value)
         kernel = cuda_decode.decode

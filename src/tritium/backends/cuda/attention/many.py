@@ -35,8 +35,9 @@ LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 def registers(groups: int, processors: int) -> int:
-    """Return the registers of a thread: all it needs, or what lets three CTAs fit a multiprocessor where two do not take all kv heads."""
-    return 168 if groups > 2 * processors else 255
+    """Return the registers of a thread: all it needs, or fewer, with some spilled, where three CTAs for each multiprocessor take all
+    kv heads at once and two would not."""
+    return 168 if 2 * processors < groups <= 3 * processors else 255
 
 
 MMA = gl.constexpr(
@@ -287,10 +288,8 @@ def _mix(values, w, mixed, fades):
 
 
 @gluon.jit
-def _walk(k, v, shared, first, end, TOKEN: gl.constexpr, LATE: gl.constexpr):
-    """Attend to keys `first` to `end` of a kv head; return the largest scores, sums of weights and sums of weighted values of each warp.
-
-    LATE: values are loaded after the scores, which takes fewer registers."""
+def _walk(k, v, shared, first, end, TOKEN: gl.constexpr):
+    """Attend to keys `first` to `end` of a kv head; return the largest scores, sums of weights and sums of weighted values of each warp."""
     zero = gl.zeros([4, 32], gl.float64, L2)
     lowest = gl.full([4, 32], float("-inf"), gl.float64, L2)
     tops = (lowest, lowest)
@@ -300,11 +299,8 @@ def _walk(k, v, shared, first, end, TOKEN: gl.constexpr, LATE: gl.constexpr):
         mixed = mixed + ((zero, zero, zero, zero),)
     for offset in range(first, end, STEP):
         keys = _load_keys(k, offset, end, TOKEN)
-        if not LATE:
-            values = _load_values(v, offset, end, TOKEN)
+        values = _load_values(v, offset, end, TOKEN)
         s = _scores(keys, shared)
-        if LATE:
-            values = _load_values(v, offset, end, TOKEN)
         w, fades, tops = _weigh(s, tops, offset, end)
         totals = (totals[0] * fades[0] + w[0], totals[1] * fades[1] + w[1])
         mixed = _mix(values, _turned(w), mixed, fades)
@@ -376,9 +372,9 @@ def _cells(head, PER: gl.constexpr):
 
 @gluon.jit
 def _attend(k, v, shared, first, end, out, sums, counts, b, g, p, share, last, o_strides, ranges, PER: gl.constexpr,
-            USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr, LATE: gl.constexpr):  # fmt: skip
+            USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr):  # fmt: skip
     """Attend to keys `first` to `end`: one of the shares of a kv head of sequence b, which sees `last` keys; joined as in `decode`."""
-    tops, totals, mixed = _walk(k, v, shared, first, end, TOKEN, LATE)
+    tops, totals, mixed = _walk(k, v, shared, first, end, TOKEN)
     most, total, y = _joined(tops, totals, mixed)
     out += b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
     if (PARTS == 1) | (share >= last):
@@ -401,7 +397,7 @@ def _attend(k, v, shared, first, end, out, sums, counts, b, g, p, share, last, o
 def decode_many(
     x, k, v, places, out, sums, counts, batch, slots, capacity, x_strides, k_strides, v_strides, o_strides, PER: gl.constexpr,
     USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr, BATCH: gl.constexpr, SHARE: gl.constexpr, SETTLED: gl.constexpr,
-    FACTOR: gl.constexpr, LATE: gl.constexpr,
+    FACTOR: gl.constexpr,
 ):  # fmt: skip
     """Do what `decode` does of fresh tokens, with shares of SHARE keys or more."""
     may_start()
@@ -427,7 +423,7 @@ def decode_many(
             _keep_queries(x, shared, b, g, x_strides, PER, FACTOR)
             barrier()  # and the new key and value are written
             _attend(
-                k, v, shared, first, end, out, sums, counts, b, g, p, share, last, o_strides, ranges, PER, USED, PARTS, TOKEN, LATE
+                k, v, shared, first, end, out, sums, counts, b, g, p, share, last, o_strides, ranges, PER, USED, PARTS, TOKEN
             )  # fmt: skip
         else:
             keys, values = one._keys(k, first, end, TOKEN), one._values(v, first, end, TOKEN)
