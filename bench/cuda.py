@@ -15,12 +15,13 @@ Parts. `products`: int8 tokens times ternary weights, bf16 out, beside torch's b
 for a while before it is timed: what draws most power runs at the lowest, and the next would find that; at one token also with
 floats in.
 `dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
-mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `torch`: layers inside a PyTorch
-model, eager and compiled, and what their calls cost the host. `training`: forward and backward of a 2B-shaped layer beside `nn.Linear`, and
-losses. `groups`: weights with a scale for each 64 or 128 columns beside one
-scale for all, quantiser included, results compared with the formula. `ops`: the custom ops of the vLLM plugin at the shapes of 8B and
-27B decoders, captured, compiled, compared and timed. `experts`: products with the experts that tokens chose, at the shape of Maple,
-beside bf16, all results compared. `exact`: random
+mJ. `model`: models of the shapes of BitNet-2B and Bonsai-8B with random weights: decode, prefill, and the energy of both. `kernels`: the
+kernels of their decode steps. `rivals`: a decode step of BitNet-2B's shape beside decoders in the manner of gpt-fast, bf16 and int4.
+`host`: what a call costs the host. `torch`: layers inside a PyTorch model, eager and compiled, and what their calls cost the host.
+`training`: forward and backward of a 2B-shaped layer beside `nn.Linear`, and losses.
+`groups`: weights with a scale for each 64 or 128 columns beside one scale for all, quantiser included, results compared with the formula.
+`ops`: the custom ops of the vLLM plugin at the shapes of 8B and 27B decoders, captured, compiled, compared and timed.
+`experts`: products with the experts that tokens chose, at the shape of Maple, beside bf16, all results compared. `exact`: random
 sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. `random`, only with
 `--random-shapes N`: n and k are log-uniform multiples of 64 from 1,024 to 32,768, with as many draws of 1, 2 to 31, 32 to 512, 513 to
 2,048 and 2,049 to 8,192 tokens (log-uniform); activations quantised beforehand for all, and once with both quantisers; int4 up to
@@ -58,6 +59,8 @@ PARTS = {
     "products": ("cuda_products", "products"),
     "chain": ("cuda_models", "chain"),
     "model": ("cuda_models", "model"),
+    "kernels": ("cuda_profile", "kernels"),
+    "rivals": ("cuda_rivals", "rivals"),
     "host": ("cuda_dense", "host"),
     "dense": ("cuda_dense", "dense"),
     "torch": ("cuda_torch", "inside"),

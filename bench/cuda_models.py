@@ -5,24 +5,25 @@ Knows nothing of single kernels. The weights are random: their sizes are those o
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from cuda_report import BF16, CHAIN_US, OURS, TOKEN_US, Options, Samples, Shown, at_most, text
+from cuda_report import BF16, CHAIN_US, OURS, Goal, Options, Samples, Shown, at_most, text
 from cuda_timing import LEAST_MS, Replay, captured, device_ms, in_turn, tried
-from make_model import FOUR, Shape
+from make_model import FOUR, PRESETS, Preset
 
 import tritium as tt
 from tritium import quant
 from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 from tritium.models.config import Config
 from tritium.models.load import Model
-from tritium.models.parts import Plain, Product
+from tritium.models.parts import Plain
 from tritium.models.session import Session, programs
-from tritium.models.weights import Network, Source, assemble, make_head
+from tritium.models.weights import Network, Source, assemble, default_activations, make_head
 from tritium.nn.linear import BitLinear, unpacked
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.meter import EnergyMeter
@@ -34,8 +35,27 @@ LAYERS = 30
 LINEARS = ((3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912))  # of a layer: Q, K and V; result; gate and up; down
 FUSED = "tritium, norm and quantiser inside"
 WINDOW_S = 2.0  # of replays, for energy
-RUNS = ((128, 1), (128, 8), (128, 64), (512, 1))  # (tokens of the prompt, sequences); a short look has the first
-DECODED, QUICK_DECODED = 64, 16
+PROMPT, RUNS = 128, (1, 8, 64)  # tokens; sequences, of which a short look has the first
+DECODED, QUICK_DECODED, REPEAT, QUICK_REPEAT = 64, 16, 5, 3
+
+
+class Asked(NamedTuple):
+    """What is asked of a model: µs of a step by sequences, and mJ of a token at 64 of them."""
+
+    step_us: dict[int, float]
+    token_mj: float
+
+    def at(self, name: str, batch: int, step: Samples, report: dict[str, Any]) -> Iterator[Goal]:
+        if batch in self.step_us:
+            yield from at_most(f"{name}, sequences {batch}: µs a step", step, self.step_us[batch])
+        spent = report["rows"]["decode energy"]["samples"]
+        if batch == 64 and spent:
+            yield from at_most(
+                f"{name}, sequences 64: mJ a token", Samples(tuple(1e3 * j for j in spent)), self.token_mj
+            )
+
+
+MODELS = {"bitnet-2b-4t": Asked({1: 450.0, 64: 1500.0}, 15.0), "bonsai-8b": Asked({1: 1000.0}, 50.0)}
 
 
 # ---- energy
@@ -123,49 +143,64 @@ def chain(options: Options) -> Iterator[Shown]:
 # ---- a model
 
 
-def random_network(config: Config, seed: int) -> Network:
-    """Parts of random weights, made ready on the GPU; the head is int8."""
-    draw = np.random.default_rng(seed)
+def random_codes(name: str, seed: int, rows: int, columns: int) -> tt.Tensor:
+    """Return ternary weights drawn on the GPU, half of them zero; the same for a name and a seed."""
+    draw = torch.Generator("cuda").manual_seed(zlib.crc32(name.encode()) + seed)
+    drawn = torch.randint(0, 256, (rows, columns // 4), device="cuda", generator=draw)
+    codes = torch.from_numpy(FOUR).cuda()[drawn]
+    return unpacked(tt.from_torch(codes), (rows, columns))
 
-    def linear(p: Product, norm: tt.Tensor | None) -> BitLinear:
-        rows, columns = p.rows, p.columns
-        codes = FOUR[draw.integers(0, 256, (rows, columns // 4), np.uint8)]
-        scale = tt.asarray(np.float32((2 / columns) ** 0.5), device="cuda")
-        return BitLinear(
-            quant.Quantized("ternary", unpacked(tt.asarray(codes, device="cpu"), (rows, columns)).to("cuda"), scale)
-        )
+
+def random_network(config: Config, preset: Preset, seed: int) -> Network:
+    """Return a network of random weights, made on the GPU. A head that the preset does not store as ternary is int8."""
+
+    def linear(name: str, rows: int, columns: int) -> BitLinear:
+        shape = (rows, columns // preset.group) if preset.group else ()
+        scale = torch.full(shape, (2 / columns) ** 0.5, device="cuda", dtype=torch.float16 if shape else torch.float32)
+        codes = random_codes(name, seed, rows, columns)
+        weight = quant.Quantized("ternary", codes, tt.from_torch(scale), None, preset.group)
+        return BitLinear(weight, activations=default_activations(config, preset.group))
 
     def plain(p: Plain) -> tt.Tensor:
         return tt.ones(p.shape, device="cuda")
 
-    numbers = (
-        torch.randn((config.vocab_size, config.hidden_size), dtype=torch.float16, device="cuda")
-        * config.hidden_size**-0.5
-    )
-    table = tt.from_torch(numbers)
+    @cache
+    def table(name: str) -> tt.Tensor | BitLinear:
+        shape = config.vocab_size, config.hidden_size
+        if preset.tables:
+            return linear(name, *shape)
+        return tt.from_torch(torch.randn(shape, dtype=torch.float16, device="cuda") * config.hidden_size**-0.5)
+
+    def head() -> Any:
+        rows = table("embedding" if preset.tied else "head")
+        return rows if preset.tables else make_head(rows, "int8")
+
     before = tt.default_device()
     tt.set_default_device("cuda")  # what a network makes by itself: the frequencies of its positions
     try:
-        return assemble(config, Source(linear, plain, lambda: table, lambda: make_head(table, "int8")))
+        parts = Source(lambda p, norm: linear(p.name, p.rows, p.columns), plain, lambda: table("embedding"), head)
+        return assemble(config, parts)
     finally:
         tt.set_default_device(None if before.device.type == "cpu" else before.device)
 
 
-def random_model(seed: int) -> Model:
-    """Of the shape of BitNet b1.58 2B-4T, without a tokenizer."""
-    s = Shape()
+def random_model(name: str, seed: int) -> Model:
+    """Return a model of the shape of a preset of bench/make_model.py, without a tokenizer."""
+    preset = PRESETS[name]
+    s = preset.shape
     config = Config(
-        "bitnet", s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head, s.context,
-        rope_theta=500000.0, activation="relu2",
+        preset.family, s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head, s.context,
+        rope_theta=preset.fields.get("rope_theta", 500000.0), eps=preset.fields.get("rms_norm_eps", 1e-5),
+        activation="relu2" if preset.family == "bitnet" else "silu", tied=preset.tied,
     )  # fmt: skip
-    return Model(config, random_network(config, seed), name="2B-4T shape, random", source=None)  # type: ignore[arg-type]
+    return Model(config, random_network(config, preset, seed), name=f"{name} shape, random", source=None)  # type: ignore[arg-type]
 
 
-def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
-    """Microseconds of the device for a decode step of so many sequences that hold so many tokens each."""
+def decode_step(model: Model, batch: int, held: int) -> Callable[[], Any]:
+    """Return a decode step of so many sequences that hold so many tokens each, captured."""
     session = Session(model.network, model.config, slots=batch, context=held + 1)
-    for cache in session.caches:
-        cache[...] = 0.5
+    for kv in session.caches:
+        kv[...] = 0.5
     places = np.array([(slot, held, 1) for slot in range(batch)], np.int32)
     given = [tt.asarray(a, device="cuda") for a in (np.ones((batch, 1), np.int64), places)]
     operands = [*given, session.turns, *session.caches]
@@ -178,40 +213,54 @@ def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
 
     for _ in range(4):
         again()
-    return in_turn({OURS: again}, rounds)[OURS]
+    return again
+
+
+def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
+    """Return microseconds of the device for a decode step."""
+    return in_turn({OURS: decode_step(model, batch, held)}, rounds)[OURS]
+
+
+def measured(made: Model, batch: int, watched: EnergyMeter, options: Options) -> tuple[dict[str, Any], Samples, Any]:
+    """Return the report of a run, with the step's time of the device and the energy of both phases in it; and both times."""
+    decoded, repeat = (QUICK_DECODED, QUICK_REPEAT) if options.quick else (DECODED, REPEAT)
+    report = bench_model.measure(
+        lambda: made, prefill=PROMPT, decode=decoded, repeat=repeat, batch=batch, meter=watched, windows=1
+    )
+    device = step_us(made, batch, PROMPT, options.rounds)
+    step = Samples(tuple(1e6 * batch / rate for rate in report.rows["decode"].samples))
+    return report.as_dict() | {"device_step_us": getattr(device, "us", device)}, step, device
 
 
 def model(options: Options) -> Iterator[Shown]:
-    made = random_model(options.seed)
-    decoded, repeat = (QUICK_DECODED, 3) if options.quick else (DECODED, 7)
-    none = EnergyMeter(device="cuda", sensors=[])
-    rows, goals, record = [], [], []
-    for prefill, batch in RUNS[:1] if options.quick else RUNS:
-        first = (prefill, batch) == RUNS[0]
-        report = bench_model.measure(
-            lambda: made, prefill=prefill, decode=decoded, repeat=repeat, batch=batch,
-            meter=meter() if first else none,
-        )  # fmt: skip
-        device = step_us(made, batch, prefill, options.rounds)
-        step = Samples(tuple(1e6 * batch / rate for rate in report.rows["decode"].samples))
-        if first:
-            goals += at_most("decode at batch 1: µs a token", step, TOKEN_US)
-        rows.append(_row(report, step, device))
-        record.append(report.as_dict() | {"device_step_us": getattr(device, "us", device)})
-    heads = ("prompt", "batch", "prefill, tokens/s", "decode, tokens/s", "step, µs", "of the device, µs", "energy")
-    below = (
-        "",
-        "A step is one token of every sequence, and the next one picked: on the host's clock, until it is known there; and the",
-        "program alone by the device's events. The head is int8.",
-    )
-    table = Table("A model of the shape of BitNet 2B-4T", heads, tuple(rows), frozenset(heads[:6]), below)
-    yield Shown(table, tuple(goals), record)
+    watched = meter()
+    for name, asked in MODELS.items():
+        made = random_model(name, options.seed)
+        rows, goals, record = [], [], []
+        for batch in RUNS[:1] if options.quick else RUNS:
+            report, step, device = measured(made, batch, watched, options)
+            goals += asked.at(name, batch, step, report)
+            rows.append(_row(report, step, device))
+            record.append(report)
+        heads = ("prompt", "batch", "prefill, tokens/s", "decode, tokens/s", "step, µs", "of the device, µs", *ENERGY)
+        below = (
+            "",
+            "A step is one token of every sequence, and the next one picked: on the host's clock, until it is known there; and the",
+            "program alone by the device's events. Energy is that of the GPU by the driver's counter, idling included.",
+        )
+        table = Table(f"A model of the shape of {name}", heads, tuple(rows), frozenset(heads), below)
+        yield Shown(table, tuple(goals), record)
+        del made
+        torch.cuda.empty_cache()
 
 
-def _row(report: bench_model.Report, step: Samples, device: Any) -> tuple[str, ...]:
-    prefill, decode, energy = (report.rows[name] for name in ("prefill", "decode", "decode energy"))
-    spent = f"{1e3 * energy.median:.0f} mJ a token" if energy.samples else "-"
+ENERGY = ("prefill, mJ a token", "decode, mJ a token")
+
+
+def _row(report: dict[str, Any], step: Samples, device: Any) -> tuple[str, ...]:
+    rows = report["rows"]
+    spent = [rows[f"{phase} energy"]["median"] for phase in ("prefill", "decode")]
     return (
-        str(report.prefill_tokens), str(report.batch), f"{prefill.median:.0f}", f"{decode.median:.0f}", text(step),
-        text(device), spent,
+        str(report["prefill_tokens"]), str(report["batch"]), f"{rows['prefill']['median']:.0f}", f"{rows['decode']['median']:.0f}",
+        text(step), text(device), *("-" if joules is None else f"{1e3 * joules:.3g}" for joules in spent),
     )  # fmt: skip

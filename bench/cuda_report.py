@@ -29,7 +29,7 @@ GROUP_TIMES, GROUP_FEW, GROUP_TIMES_MANY = (
     256,
     1.4,
 )  # of groups of 128 beside none, at most: up to so many tokens, and above
-CHAIN_US, TOKEN_US = 270.0, 600.0  # at most
+CHAIN_US = 270.0  # at most
 TIMES_TORCH, REPLAY_US, HOST_TIMES_MM = 1.5, 10.0, 1.2  # at most, of the host's time
 
 

@@ -113,20 +113,37 @@ def model(records: Records) -> Rows:
         Column("step", "µs", "time of a decode step on the host's clock, until the token is known there"),
         Column("decode", "tokens/s", "tokens written in a second, all sequences together"),
         Column("prefill", "tokens/s", "tokens of the prompt read in a second"),
-        Column("energy", "mJ", "energy of the GPU for one token"),
+        Column("decode energy", "mJ", "energy of the GPU for one token written"),
+        Column("prefill energy", "mJ", "energy of the GPU for one token of a prompt"),
     ]
     rows = []
     for report in (report for part in records for report in part):
-        decode, batch = report["rows"]["decode"]["samples"], report["batch"]
-        energy = report["rows"]["decode energy"]["samples"]
+        taken, batch = report["rows"], report["batch"]
+        decode = taken["decode"]["samples"]
+        joules = {f"{p} energy": taken[f"{p} energy"]["samples"] for p in ("decode", "prefill")}
         figures = present(
             step=figure([1e6 * batch / rate for rate in decode]),
             decode=figure(decode),
-            prefill=figure(report["rows"]["prefill"]["samples"]),
-            energy=figure(energy, scale=1e3) if energy else None,
+            prefill=figure(taken["prefill"]["samples"]),
+            **{name: value(1e3 * median(samples)) if samples else None for name, samples in joules.items()},
         )
-        rows.append(Entry((str(report["prefill_tokens"]), str(batch)), figures))
-    return Rows("A model of the shape of BitNet 2B-4T on a GPU", ("tokens of the prompt", "sequences"), columns, rows)
+        shape = report["model"].removesuffix(" shape, random")
+        rows.append(Entry((shape, str(report["prefill_tokens"]), str(batch)), figures))
+    labels = ("shape", "tokens of the prompt", "sequences")
+    return Rows("Models of published shapes on a GPU", labels, columns, rows)
+
+
+def rivals(records: Records) -> Rows:
+    (us,) = records
+    columns = [
+        Column("time", "µs", "median time of a decode step, by the device's events"),
+        Column("× tritium", "×", "time of this way / time of tritium", "ratio"),
+    ]
+    rows = []
+    for name in us:
+        ratios = {"× tritium": None if name == OURS else ratio_in(us, name, OURS)}
+        rows.append(Entry((name,), present(time=times_of(us).get(name), **ratios)))
+    return Rows("A decode step of BitNet-2B's shape beside decoders in the manner of gpt-fast", ("way",), columns, rows)
 
 
 def host(records: Records) -> Rows:
@@ -251,6 +268,7 @@ ROWS: dict[str, Callable[[Records], Rows]] = {
     "products": products,
     "chain": chain,
     "model": model,
+    "rivals": rivals,
     "host": host,
     "dense": dense,
     "random": random_shapes,

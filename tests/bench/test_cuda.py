@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -399,6 +400,80 @@ def test_wrong_elements_of_ours_miss_the_goal_and_those_of_torch_are_shown(launc
 # ---- how times are taken
 
 
+@pytest.fixture(name="models")
+def _models(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("torch", reason="models on CUDA need PyTorch: pip install torch triton")
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("cuda_models")
+
+
+def test_models_have_rows_goals_and_records(models: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model and a clock of the CPU: how it is measured on a GPU is the same."""
+    from tritium.perf.meters.meter import EnergyMeter
+
+    monkeypatch.setattr(models, "MODELS", {"kjv": models.Asked({1: 1.0}, 15.0)})
+    monkeypatch.setattr(models, "RUNS", (1, 2))
+    monkeypatch.setattr(models, "PROMPT", 8)
+    monkeypatch.setattr(models, "DECODED", 4)
+    monkeypatch.setattr(models, "meter", lambda: EnergyMeter(sensors=[]))
+    monkeypatch.setattr(models, "random_model", lambda name, seed: tt.load())
+    monkeypatch.setattr(models, "step_us", lambda *args: report.Samples((5.0, 6.0, 7.0)))
+    (shown,) = models.model(report.Options())
+    assert [row[:2] for row in shown.table.rows] == [("8", "1"), ("8", "2")]
+    assert {row[-2:] for row in shown.table.rows} == {("-", "-")}
+    assert [goal.verdict for goal in shown.goals] == ["MISSED"]
+    assert [r["device_step_us"] for r in shown.record] == [(5.0, 6.0, 7.0)] * 2
+    rows = importlib.import_module("cuda_results").model([shown.record])
+    assert [row.labels[1:] for row in rows.rows] == [("8", "1"), ("8", "2")]
+    assert set(rows.rows[0].figures) == {"step", "decode", "prefill"}
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU of CUDA")
+@pytest.mark.parametrize("batch", [1, 8, 40])
+@pytest.mark.parametrize("family", ["qwen3", "bitnet"])
+def test_decode_steps_have_the_logits_of_the_cpu(
+    models: ModuleType, monkeypatch: pytest.MonkeyPatch, family: str, batch: int
+) -> None:
+    """Prompts of different lengths, one of them longer than a share of its keys; all kernels of a decode step."""
+    make = importlib.import_module("make_model")
+    shape = make.Shape(2, 512, 1024, 16, 8, 1000, 640, 128)
+    grouped = make.Preset("qwen3", shape, tied=False, fields=make.QWEN)
+    plain = make.Preset("bitnet", shape, "i2_s", 0, tables=False)
+    monkeypatch.setitem(make.PRESETS, "small", grouped if family == "qwen3" else plain)
+    made = models.random_model("small", 3)
+    rng = np.random.default_rng(batch)
+    prompts = [rng.integers(0, 1000, int(n)).tolist() for n in rng.integers(1, 12, batch)]
+    prompts[-1] = rng.integers(0, 1000, 300).tolist()
+    steps = []
+    for network in (made.network, made.network.to("cpu")):
+        session = models.Session(network, made.config, slots=batch, context=640)
+        ids = [int(session.extend(i, prompt).argmax()) for i, prompt in enumerate(prompts)]
+        picked = []
+        for _ in range(3):
+            picked.append(session.pick(list(range(batch)), ids))
+            ids = picked[-1].ids
+        steps.append(picked)
+    on_gpu, on_cpu = steps
+    assert [p.ids for p in on_gpu] == [p.ids for p in on_cpu]
+    assert [p.logits for p in on_gpu] == [p.logits for p in on_cpu]
+
+
+def test_kernels_that_start_early_are_counted_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="kernels are profiled by PyTorch")
+    monkeypatch.syspath_prepend(str(BENCH))
+    profile = importlib.import_module("cuda_profile")
+    monkeypatch.setattr(profile, "STEPS", 2)
+    step = [
+        profile.Launch("a", (1,), 0, 1000),
+        profile.Launch("b", (2,), 500, 2000),
+        profile.Launch("a", (1,), 2300, 3000),
+    ]
+    later = [k._replace(start=k.start + 10**6, end=k.end + 10**6) for k in step]
+    rows = profile.summed([profile.with_gaps(part) for part in profile.apart(step + later)])
+    shown = {(r["kernel"], r["launches"]): (r["alone"], r["own"], r["gaps"]) for r in rows}
+    assert shown == {("a", 2): (1.7, 1.7, 0.3), ("b", 1): (1.0, 1.5, 0.0)}
+
+
 @pytest.mark.parametrize("slowest_us", [3.0, 40.0])
 def test_where_a_call_is_long_every_arm_settles_before_each_value(
     monkeypatch: pytest.MonkeyPatch, slowest_us: float
@@ -466,11 +541,11 @@ def test_sizes_are_log_uniform(draws: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("only", "count", "parts"),
-    [(None, 0, 11), (None, 200, ("random",)), ("host", 0, ("host",)), ("host", 5, ("host", "random")), ("random", 5, ("random",))],
+    [(None, 0, None), (None, 200, ("random",)), ("host", 0, ("host",)), ("host", 5, ("host", "random")), ("random", 5, ("random",))],
 )  # fmt: skip
 def test_random_shapes_are_a_part_on_request(bench: ModuleType, only: str | None, count: int, parts: Any) -> None:
-    found = bench.parts_of(only, count)
-    assert (len(found) if isinstance(parts, int) else found) == parts
+    all_others = tuple(name for name in bench.PARTS if name != "random")
+    assert bench.parts_of(only, count) == (parts or all_others)
 
 
 @pytest.mark.parametrize(("only", "count"), [("random", 0), (None, -1)])

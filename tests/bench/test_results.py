@@ -258,9 +258,17 @@ def test_the_other_parts_of_a_gpu_make_rows() -> None:
         "decode": {"samples": (2000.0,) * 3},
         "prefill": {"samples": (4e4,) * 3},
         "decode energy": {"samples": ()},
+        "prefill energy": {"samples": (0.002,) * 3},
     }
-    model = cuda_results.model([[{"rows": series, "batch": 8, "prefill_tokens": 128}]])
+    model = cuda_results.model([[{"model": "2b shape, random", "rows": series, "batch": 8, "prefill_tokens": 128}]])
+    assert model.rows[0].labels == ("2b", "128", "8")
     assert model.rows[0].figures["step"].median == pytest.approx(4000)
+    assert model.rows[0].figures["prefill energy"].median == pytest.approx(2)
+    assert "decode energy" not in model.rows[0].figures
+    rivals = cuda_results.rivals([{"tritium": (500.0,) * 3, "bf16": (1500.0,) * 3, "int4": "not run: refused"}])
+    assert [row.labels for row in rivals.rows] == [("tritium",), ("bf16",), ("int4",)]
+    assert rivals.rows[1].figures["× tritium"].median == pytest.approx(3)
+    assert [set(row.figures) for row in rivals.rows] == [{"time"}, {"time", "× tritium"}, set()]
     host = cuda_results.host(
         [{"add": {"tritium": (6.0,) * 3, "torch": (5.0,) * 3}, "program": {"tritium": (7.0,) * 3}}]
     )

@@ -219,9 +219,12 @@ class Attention:
         q, k = joined[:, :, : self.heads], joined[:, :, self.heads : keys]
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if self.k_norm is None else self.k_norm(k)
-        if self.rope is not None and angles is not None:
-            q, k = self.rope(q, angles), self.rope(k, angles)
-        return q, ops.concat(k, joined[:, :, keys:end], axis=2)
+        if self.rope is None or angles is None:
+            return q, ops.concat(k, joined[:, :, keys:end], axis=2)
+        if self.rope.frequencies.device.type == "cpu":  # which has no call for a whole decode step, and copies less so
+            return self.rope(q, angles), ops.concat(self.rope(k, angles), joined[:, :, keys:end], axis=2)
+        turned = self.rope(ops.concat(q, k, joined[:, :, keys:end], axis=2), angles, keys)
+        return turned[:, :, : self.heads], turned[:, :, self.heads :]
 
     def to(self, device: Any) -> Attention:
         """Return the same module on another device, its weights repacked for it."""

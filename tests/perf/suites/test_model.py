@@ -11,7 +11,7 @@ import tritium as tt
 from tritium.errors import ArgumentError
 from tritium.perf.meters.meter import EnergyMeter
 from tritium.perf.meters.sensors import Sensor
-from tritium.perf.suites.model import WINDOWS, Measured, _decode, _joules, measure
+from tritium.perf.suites.model import Measured, _decode, _joules, measure
 
 
 def test_an_interval_holds_the_typical_value() -> None:
@@ -87,10 +87,10 @@ def test_idle_power_is_taken_off_readings_of_a_counter() -> None:
     meter = EnergyMeter(
         sensors=[sensor], background=False, clock=world.clock, sleep=world.sleep, busy=lambda: None, thermal_monitoring=False
     )  # fmt: skip
-    rows = _joules("decode energy", lambda: world.work(0.05), 5, meter)
+    rows = _joules("decode energy", lambda: world.work(0.05), 5, meter, windows=2)
     assert rows["decode energy"].median == pytest.approx(0.3)  # 30 W for 50 ms, 5 tokens
     assert rows["decode energy above idle"].median == pytest.approx(0.2)
-    assert len(rows["decode energy"].samples) == WINDOWS
+    assert len(rows["decode energy"].samples) == 2
 
 
 def test_energy_that_is_not_measured_says_why() -> None:

@@ -24,6 +24,8 @@ from tritium.perf.meters.meter import EnergyMeter
 from tritium.perf.stats.resample import student_quantile
 from tritium.threads import get_num_threads
 
+WINDOWS = 3  # of energy, for each phase
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -103,9 +105,12 @@ class Report:
 
 def measure(
     make: Callable[[], Model], *, prefill: int = 128, decode: int = 64, repeat: int = 5, batch: int = 1,
-    progress: Progress | None = None, meter: EnergyMeter | None = None,
+    progress: Progress | None = None, meter: EnergyMeter | None = None, windows: int = WINDOWS,
 ) -> Report:  # fmt: skip
-    """Load a model, warm it up, and time `repeat` runs of a prompt of `prefill` tokens and `decode` tokens after it."""
+    """Load a model, warm it up, and time `repeat` runs of a prompt of `prefill` tokens and `decode` tokens after it.
+
+    windows: in each of which a phase is repeated for as long as the counters of energy need.
+    """
 
     def report(done: int, step: str) -> None:
         if progress is not None:
@@ -131,7 +136,7 @@ def measure(
         firsts.append(first)
         decodes.append(batch * decode / spent)
     watch = EnergyMeter(device=str(model.device)) if meter is None else meter
-    energy = _energy(session, prompt, decode, watch)
+    energy = _energy(session, prompt, decode, watch, windows)
     report(repeat + 2, "")
     linears = prepacked.linears(model.network)
     head = model.network.head.weight
@@ -182,10 +187,7 @@ def _decode(session: Session, token: int, times: int) -> None:
         ids = session.pick(slots, ids, ahead=left > 0).ids
 
 
-WINDOWS = 3  # in each of which a phase is repeated for as long as the counters need
-
-
-def _energy(session: Session, prompt: list[int], decode: int, meter: EnergyMeter) -> dict[str, Measured]:
+def _energy(session: Session, prompt: list[int], decode: int, meter: EnergyMeter, windows: int) -> dict[str, Measured]:
     """Return joules per token of prefill and of decoding, each with and without what idling for as long takes."""
     slots = range(session.slots)
 
@@ -202,14 +204,14 @@ def _energy(session: Session, prompt: list[int], decode: int, meter: EnergyMeter
     phases = {"prefill": (read, len(prompt)), "decode": (write, decode)}
     rows: dict[str, Measured] = {}
     for name, (phase, tokens) in phases.items():
-        rows |= _joules(f"{name} energy", phase, session.slots * tokens, meter)
+        rows |= _joules(f"{name} energy", phase, session.slots * tokens, meter, windows)
     return rows
 
 
-def _joules(name: str, phase: Callable[[], None], tokens: int, meter: EnergyMeter) -> dict[str, Measured]:
+def _joules(name: str, phase: Callable[[], None], tokens: int, meter: EnergyMeter, windows: int) -> dict[str, Measured]:
     """Return the rows of one phase; without the second where the idle power is unknown."""
     whole, above = [], []
-    for _ in range(WINDOWS):
+    for _ in range(windows):
         reading = meter.window(phase)
         if reading["kind"] != "measured":  # nor would the next window be: an estimate is no measurement
             return {name: Measured("J/token", (), reading["reason"])}
@@ -219,7 +221,7 @@ def _joules(name: str, phase: Callable[[], None], tokens: int, meter: EnergyMete
             above.append(details["above_idle_j"] / details["calls"] / tokens)
     unit = f"J/token, of {details['domain']} ({reading['source']})"
     rows = {name: Measured(unit, tuple(whole))}
-    if len(above) == WINDOWS and min(above) > 0:
+    if len(above) == windows and min(above) > 0:
         rows[f"{name} above idle"] = Measured(unit, tuple(above))
     return rows
 

@@ -185,7 +185,8 @@ def new_places(rng: np.random.Generator, kind: str, batch: int, slots: int, capa
     ("batch", "per", "shared", "capacity", "brain"),
     [(1, 4, 5, 600, False), (1, 4, 2, 47, True), (1, 1, 1, 16, False), (3, 3, 2, 33, False), (3, 2, 3, 1, True),
      (2, 4, 5, 400, False), (2, 1, 1, 700, True), (8, 4, 5, 192, False), (8, 2, 5, 130, True), (9, 4, 5, 90, True),
-     (16, 4, 5, 300, False), (64, 4, 5, 70, False), (90, 4, 5, 140, False)],
+     (16, 4, 5, 300, False), (64, 4, 5, 70, False), (90, 4, 5, 140, False), (16, 4, 8, 1100, False), (33, 3, 5, 600, True),
+     (64, 1, 2, 40, False), (48, 2, 8, 257, True)],
 )  # fmt: skip
 def test_new_tokens_in_one_launch_have_the_bits_of_three(
     batch: int, per: int, shared: int, capacity: int, brain: bool, settled: bool
@@ -264,6 +265,37 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
     assert "fma.rn.f32" not in ptx
     waits, first_load = ptx.index("griddepcontrol.wait"), ptx.index("ld.global.cg.v2.b32")
     assert (first_load < waits) == settled
+    assert spilled(made) == 0
+
+
+@compiles
+def test_the_kernel_for_many_sequences_is_built() -> None:
+    """Tensor cores multiply in f64, lanes load 16 bytes of keys and values, and no register is spilled."""
+    from tritium.backends.cuda.attention import decode as cuda_decode, many as cuda_many
+
+    fixed = {
+        "PER": 4,
+        "USED": 4,
+        "PARTS": 2,
+        "TOKEN": 128,
+        "BATCH": 64,
+        "SHARE": cuda_many.LEAST,
+        "SETTLED": True,
+        "FACTOR": 0.25,
+    }
+    slots = cuda_decode.SlotStrides("i32", "i32")
+    kinds = {
+        "x": cuda_decode.Tokens(*["*fp32"] * 3), "k": "*fp16", "v": "*fp16", "places": "*i32", "out": "*fp32",
+        "sums": kernels().PartSums(*["*fp64"] * 3), "counts": "*i32", "x_strides": cuda_decode.TokenStrides(*["i32"] * 4),
+        "k_strides": slots, "v_strides": slots, "o_strides": cuda_decode.OutStrides("i32", "i32"),
+    }  # fmt: skip
+    made = built(
+        cuda_many.decode_many, kinds, fixed, 90, kinds, num_warps=4, maxnreg=cuda_many.registers(512, 132), launch_pdl=True
+    )  # fmt: skip
+    ptx = made.asm["ptx"]
+    assert ptx.count("mma.sync.aligned.m16n8k16") == 16
+    assert ptx.count("ld.global.cg.v4.b32") >= 16
+    assert "fma.rn.f32" not in ptx
     assert spilled(made) == 0
 
 

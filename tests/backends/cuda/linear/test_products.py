@@ -136,6 +136,40 @@ def test_of_any_size(name: str, m: int, n: int, blocks: int, biased: bool, dtype
     has_the_bits_of_its_rows(name, wide(n, 128 * blocks, biased), (m,), seed, dtype)
 
 
+def grouped(n: int, k: int, group: int, seed: int = 1) -> nn.BitLinear:
+    return nn.BitLinear.from_float(tt.randn((n, k), seed=seed), group=group, activations="group")
+
+
+@runs
+@given(
+    st.sampled_from(list(BEFORE)), st.integers(1, 5), st.integers(1, 40), st.integers(1, 4), st.sampled_from([32, 64, 128]),
+    st.sampled_from(KINDS), st.integers(0, 2**20),
+)  # fmt: skip
+@settings(max_examples=12, deadline=None)
+def test_of_activations_by_group(name: str, m: int, n: int, blocks: int, group: int, dtype: str, seed: int) -> None:
+    has_the_bits_of_its_rows(name, grouped(n, 128 * blocks, group), (m,), seed, dtype)
+
+
+@runs
+@pytest.mark.parametrize(("k", "group"), [(256, 64), (320, 64), (384, 128), (384, 32), (4224, 128)])
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_norm_before_activations_by_group(k: int, group: int, summed: bool) -> None:
+    """In the launch that quantises, where a CTA holds a whole token and groups have kernels of their own; else before it."""
+    layer, g = grouped(8, k, group), tt.randn((k,), seed=2)
+    x, r = tt.randn((3, k), seed=3), tt.randn((3, 8), seed=4)
+
+    def fn(x: Any, r: Any) -> Any:
+        y = layer(tt.rms_norm(x, g, eps=1e-5))
+        return y + r if summed else y
+
+    body, values = fused(fn, x, r)
+    found = cuda_products.parts(body)
+    assert isinstance(found, cuda_products.Parts)
+    assert (found.norm is not None, found.floats is None) == (k <= 4096 and group >= 64,) * 2
+    got = cuda_products.fused_product(Space(torch.device(PLACE), lambda *a: None), body)(*values)
+    np.testing.assert_array_equal(got.cpu().numpy(), fn(x, r).numpy())
+
+
 GATES: dict[str, tuple[Callable[..., Any], bool]] = {
     "normed": (lambda a, b: tt.rms_norm(tt.relu2(a) * b, tt.ones((128,))), True),
     "the other way round": (lambda a, b: tt.rms_norm(b * tt.relu2(a)), True),

@@ -24,6 +24,11 @@ MOST_ROWS = 64
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 PARTS = 32  # that share the keys of some queries, at most
 JOINED = 4096  # sums of parts that one CTA joins together: what registers hold
+MANY = 80  # kv heads of all sequences, from which on new tokens have a kernel of their own
+MANY_PARTS, MANY_PROGRAMS = (
+    8,
+    1056,
+)  # CTAs that share the keys of one of these at most, and of all: those without keys still start
 FEW = 8  # queries of one kv head whose parts one CTA joins; of more, that takes longer than a second launch
 
 
@@ -393,6 +398,12 @@ def _parts(groups: int, capacity: int, keys: int) -> int:
     return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, keys), PARTS)))
 
 
+def _few_parts(groups: int, capacity: int, keys: int) -> int:
+    """Return how many CTAs share the keys of a kv head where there are many, each taking at least `keys` of them."""
+    most = min(max(MANY_PROGRAMS // groups, 1), MANY_PARTS)
+    return min(triton.next_power_of_2(triton.cdiv(capacity, keys)), 1 << (most.bit_length() - 1))
+
+
 def _sums_of_parts(lines: int, size: int, device: torch.device) -> PartSums:
     """Allocate the sums that parts leave to be joined."""
     space = torch.empty(lines * (size + 2), dtype=torch.float64, device=device)
@@ -446,26 +457,34 @@ def attend_new(
 
 def _launch_decode(
     q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None,
-    factor: float, out: torch.Tensor, **how: int,
+    factor: float, out: torch.Tensor, *, FRESH: bool, **how: int,
 ) -> None:  # fmt: skip
-    from tritium.backends.cuda.attention import decode as cuda_decode
+    from tritium.backends.cuda.attention import decode as cuda_decode, many as cuda_many
 
     batch, _, heads, size = out.shape
     slots, shared, capacity, _ = k.shape
-    per, groups = heads // shared, batch * shared
-    used, parts = triton.next_power_of_2(per), _parts(groups, capacity, cuda_decode.KEYS.value)
+    per, groups, g = heads // shared, batch * shared, gpu(q.device)
+    used = triton.next_power_of_2(per)
+    options: dict[str, Any]
+    if FRESH and groups >= MANY:
+        parts = _few_parts(groups, capacity, cuda_many.LEAST)
+        kernel = cuda_many.decode_many
+        options = {"SHARE": cuda_many.LEAST, "maxnreg": cuda_many.registers(groups, g.processors)}
+    else:
+        parts = _parts(groups, capacity, cuda_decode.KEYS.value)
+        kernel = cuda_decode.decode
+        options = {"FRESH": FRESH, "PLACED": places is not None, "maxnreg": cuda_decode.registers(batch, parts)}
     sums, counts = PartSums(out, out, out), out  # unread where there is one part
     if parts > 1:
         sums = _sums_of_parts(groups * parts * used, size, q.device)
         counts = counters(q.device).some(groups)
-    early = {"launch_pdl": True} if gpu(q.device).early else {}
-    cuda_decode.decode[(batch, shared, parts)](
+    early = {"launch_pdl": True} if g.early else {}
+    kernel[(batch, shared, parts)](
         cuda_decode.Tokens(q, cos, sin), k, v, q if places is None else places.contiguous(), out, sums, counts, batch, slots,
         capacity, cuda_decode.TokenStrides(q.stride(0), q.stride(2), cos.stride(0), sin.stride(0)),
         cuda_decode.SlotStrides(*k.stride()[:2]), cuda_decode.SlotStrides(*v.stride()[:2]),
         cuda_decode.OutStrides(out.stride(0), out.stride(2)),
-        PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), PLACED=places is not None, FACTOR=factor,
-        num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.registers(batch, parts), **how, **early,
+        PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), FACTOR=factor, num_warps=cuda_decode.WARPS, **options, **how, **early,
     )  # fmt: skip
 
 

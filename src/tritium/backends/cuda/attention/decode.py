@@ -444,6 +444,48 @@ def _join(part, tops, totals, out, head, parts, row, d, PER: gl.constexpr, PARTS
 
 
 @gluon.jit
+def _join_if_last(part, tops, totals, out, head, count, parts, ranges, PER: gl.constexpr, PARTS: gl.constexpr):
+    """Count this CTA; the last of a kv head to arrive joins all shares, and leaves the count zero for the next launch."""
+    barrier()  # and the atomic's release: the last to count sees what all threads wrote
+    if gl.atomic_add(count, 1, sem="acq_rel") == parts - 1:
+        gl.store(count, 0)
+        _join(part, tops, totals, out, head, parts, ranges.query, ranges.of_value, PER, PARTS)
+
+
+@gluon.jit
+def _write_new(
+    x, angles, k, v, b, g, first, end, last, company, strides, ranges, PER: gl.constexpr, TOKEN: gl.constexpr
+):
+    """Return the new key and value of a sequence, which are stored if this share has their place and no later sequence writes there."""
+    mine = (first < last) & (end == last)
+    key, value = _new_row(x, angles[0], angles[1], b, g, strides, gl.where(mine, SIZE, 0), k, PER)
+    written = gl.where(mine & (company < 2), SIZE, 0)
+    _write_row(k, v, key, value, last - 1, written, ranges.of_key, ranges.of_value, TOKEN)
+    return key, value
+
+
+@gluon.jit
+def _attend_share(
+    x, keys, values, queries, k, v, places, out, sums, counts, b, g, p, first, end, slot, company, batch, share, last, strides,
+    o_strides, ranges, PER: gl.constexpr, USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr, SHARED: gl.constexpr,
+):  # fmt: skip
+    """Attend to keys `first` to `end`, of which the first are loaded: one of the shares of a kv head of sequence b, which sees `last` keys."""
+    top, total, mixed = _walk(
+        keys, values, queries, k, v, ranges, first, end, x, strides, places, g, slot, company, batch, PER, USED, TOKEN, SHARED
+    )  # fmt: skip
+    out += b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
+    if (PARTS == 1) | (share >= last):
+        _give(out, o_strides.head, total, mixed, ranges.of_value, PER)
+    elif PARTS > 1:
+        parts = (last + share - 1) // share
+        group = b * gl.num_programs(1) + g
+        line = group.to(gl.int64) * (USED * PARTS)
+        tops, totals, part = sums.tops + line, sums.totals + line, sums.mixed + line * SIZE
+        _leave(part, tops, totals, p, top, total, mixed, ranges.query, ranges.of_value, PER, PARTS)
+        _join_if_last(part, tops, totals, out, o_strides.head, counts + group, parts, ranges, PER, PARTS)
+
+
+@gluon.jit
 def decode(
     x, k, v, places, out, sums, counts, batch, slots, capacity, x_strides, k_strides, v_strides, o_strides, PER: gl.constexpr,
     USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr, BATCH: gl.constexpr, PLACED: gl.constexpr, FRESH: gl.constexpr,
@@ -477,24 +519,9 @@ def decode(
         angles = _angles(x, b, x_strides) if FRESH else ()
         queries = _queries(x, angles, b, g, x_strides, ranges.of_key, PER, FRESH, FACTOR)
         if FRESH:
-            mine = (first < last) & (end == last)
-            key, value = _new_row(x, angles[0], angles[1], b, g, x_strides, gl.where(mine, SIZE, 0), k, PER)
-            written = gl.where(mine & (company < 2), SIZE, 0)
-            _write_row(k, v, key, value, last - 1, written, ranges.of_key, ranges.of_value, TOKEN)
+            key, value = _write_new(x, angles, k, v, b, g, first, end, last, company, x_strides, ranges, PER, TOKEN)
             keys, values = _with_row(keys, values, key, value, gl.where(company == 0, last - 1, -1), first)
-        top, total, mixed = _walk(
-            keys, values, queries, k, v, ranges, first, end, x, x_strides, places, g, slot, company, batch, PER, USED, TOKEN, SHARED
+        _attend_share(
+            x, keys, values, queries, k, v, places, out, sums, counts, b, g, p, first, end, slot, company, batch, share, last,
+            x_strides, o_strides, ranges, PER, USED, PARTS, TOKEN, SHARED,
         )  # fmt: skip
-        out += b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
-        if (PARTS == 1) | (share >= last):
-            _give(out, o_strides.head, total, mixed, ranges.of_value, PER)
-        elif PARTS > 1:
-            parts = (last + share - 1) // share
-            group = b * gl.num_programs(1) + g
-            line = group.to(gl.int64) * (USED * PARTS)
-            tops, totals, part = sums.tops + line, sums.totals + line, sums.mixed + line * SIZE
-            _leave(part, tops, totals, p, top, total, mixed, ranges.query, ranges.of_value, PER, PARTS)
-            barrier()  # and the atomic's release: the last to count sees what all threads wrote
-            if gl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
-                gl.store(counts + group, 0)
-                _join(part, tops, totals, out, o_strides.head, parts, ranges.query, ranges.of_value, PER, PARTS)

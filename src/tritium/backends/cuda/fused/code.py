@@ -258,6 +258,13 @@ class _Lines:
         if any(k is not t for k in kinds[step.op is ops.where :]):
             raise UnfitError(f"{step.op.name} of {', '.join(map(str, kinds))} mixes dtypes")
         template = _template(step, t)
+        if (
+            step.op is ops.silu
+        ):  # in f64, rounded once: between the quantisers of a network every device has the same bits
+            wide = self.wide(args[0])
+            y = self.put(expression(template, [name(wide)], dt.f64), (wide,), dt.f64)
+            self.node_of[v] = self.rounded(self.put(cast(name(y), dt.f64, out), (y,), lane_of(out)), out)
+            return
         if step.op in WRITTEN:
             text = WRITTEN[step.op].format(*map(name, args))
         elif step.op is ops.gelu:

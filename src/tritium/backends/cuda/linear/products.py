@@ -83,12 +83,13 @@ def _scale(scale: Value) -> Value:
 
 
 class Parts(NamedTuple):
-    """A fusion group divided at its product. Before it is a norm, or what makes quantised tokens, or neither."""
+    """A fusion group divided at its product. Before it is a norm, or what makes tokens, quantised or not, or neither."""
 
     cut: ProductParts
     norm: Step | None
     tokens: Fragment | None  # of the inputs `cut.before_inputs`, (q, scale, sum) as quantize_activations returns them
     gate: Gate | None = None  # what they are, where the kernel that multiplies one token can make them
+    floats: Fragment | None = None  # of the same inputs, tokens that are quantised by groups of columns afterwards
 
 
 class Gate(NamedTuple):
@@ -106,11 +107,14 @@ def parts(body: Fragment) -> Parts | str:
     if isinstance(cut, str):
         return cut
     before = cut.before
-    if dict(cut.core.attrs).get("activations") == "group":
-        return "what quantises groups of columns is a call of its own"
     if before is None:
         return Parts(cut, None, None)
-    if [s.op for s in before.steps] == [ops.rms_norm]:
+    is_normed = [s.op for s in before.steps] == [ops.rms_norm]
+    if _by_group(cut.core):
+        ternary = body.spec(cut.core.inputs[1] or 0).dtype.is_ternary
+        fits = ternary and cuda_ternary.norms_groups(before.out.shape[-1], dict(cut.core.attrs)["group"])
+        return Parts(cut, before.steps[0], None) if is_normed and fits else Parts(cut, None, None, floats=before)
+    if is_normed:
         return Parts(cut, before.steps[0], None)
     if any(s.op not in (ops.rms_norm, ops.const) and s.op.kind is not Kind.MAP for s in before.steps):
         return "before a product stand no more than maps and a root-mean-square norm"
@@ -118,6 +122,11 @@ def parts(body: Fragment) -> Parts | str:
     if cuda_tuned.wide(k) != k:
         return f"maps before a product make tokens as its kernels read them, of a multiple of 128 columns, not of {k}"
     return Parts(cut, None, _quantised(before), _gate(before))
+
+
+def _by_group(product: Step) -> bool:
+    """Return True if the input of a product is quantised by groups of columns."""
+    return dict(product.attrs).get("activations") == "group"
 
 
 def _gate(before: Fragment) -> Gate | None:
@@ -153,7 +162,7 @@ def refuses(body: Fragment) -> str | None:
     outcome = parts(body)
     if isinstance(outcome, str):
         return outcome
-    around = (outcome.tokens, outcome.cut.after)
+    around = (outcome.tokens, outcome.floats, outcome.cut.after)
     return next((why for b in around if b is not None and (why := cuda_fused.refuses(b)) is not None), None)
 
 
@@ -170,7 +179,8 @@ def fused_product(space: Space, body: Fragment) -> Fn:
     to, group = space.twin(product.spec.dtype), dict(product.attrs)["group"]
     tokens = None if split.tokens is None else cuda_fused.maker(split.tokens.out, split.tokens)
     after = None if cut.after is None else cuda_fused.maker(cut.after.out, cut.after)
-    as_bias = bias_free(product) and _adds(cut)
+    floats = None if split.floats is None else cuda_fused.maker(split.floats.out, split.floats)
+    as_bias, by_group = bias_free(product) and _adds(cut), _by_group(product)
 
     def normed(step: Step | None, first: list[Any]) -> Any:
         if step is None:
@@ -180,9 +190,11 @@ def fused_product(space: Space, body: Fragment) -> Fn:
 
     def multiplied(xs: tuple[Any, ...], w: Any, scale: Value, bias: Value | None) -> Value:
         first = [xs[i] for i in cut.before_inputs]
+        if floats is not None:
+            return cuda_ternary.linear(floats(*first), w, scale, bias, to, group, by_group=True)
         if tokens is None:
             x = first[norm.inputs[0] or 0] if norm is not None else xs[product.inputs[0] or 0]
-            return cuda_ternary.linear(x, w, scale, bias, to, group, normed(norm, first))
+            return cuda_ternary.linear(x, w, scale, bias, to, group, normed(norm, first), by_group=by_group)
         if gate is not None and not group:
             x, up = (first[i].reshape(-1, columns) for i in (gate.gate, gate.up))
             alone = cuda_ternary.alone_on(x, w)

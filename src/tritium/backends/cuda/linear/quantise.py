@@ -105,16 +105,27 @@ def tokens(
 
 
 @triton.jit
-def groups(x, q, scale, KP, K: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, EARLY: tl.constexpr):
+def groups(
+    x, weight, q, scale, KP, K: tl.constexpr,
+    EPS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """Compute q [M, KP] of x [M, K], with a scale for each GROUP of columns, [M, KP / GROUP]; columns from K to KP
     become 0.
 
-    One CTA takes BLOCK columns of a row, by the steps of `tokens` for each group.
+    One CTA takes BLOCK columns of a row, by the steps of `tokens` for each group; with a norm, all columns.
     """
     row = tl.program_id(0).to(tl.int64)
-    begin(EARLY)
+    let_next_start(EARLY)
+    if NORM == 2:
+        ask(weight, K, BLOCK, EARLY)
+    wait(EARLY)
     o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + row * K + o, mask=o < K, other=0.0).to(tl.float32)
+    if NORM > 0:
+        wide = v.to(tl.float64)
+        v = v * _inverse(tl.sum(wide * wide, 0), K, EPS)
+    if NORM == 2:
+        v = v * tl.load(weight + o, mask=o < K, other=0.0).to(tl.float32)
     v = tl.reshape(v, (BLOCK // GROUP, GROUP))
     bits = tl.max(v.to(tl.int32, bitcast=True) & MOST, 1)
     whole = bits < INFINITE

@@ -29,7 +29,7 @@ ONE_PASS = 32768  # columns of a row that one CTA holds in registers
 COPIED = 32768  # columns of one token that CTAs copy to shared memory; longer ones are read from global memory
 LINED = 64, 128  # columns of a group for which there are kernels that read 2 bits
 GROUP_COLUMNS = 4096  # that one CTA quantises by groups
-GEMV_TOKENS = 8  # up to which each has CTAs of its own, which hold all weights of their rows
+GEMV_TOKENS = 7  # up to which each has CTAs of its own, which hold all weights of their rows
 GEMV_LEVELS = 2  # doublings of 1,024 columns whose terms a thread holds
 GEMV_WORDS = 4096  # of weights that a CTA holds
 GROUP_FEW = 2  # tokens up to which products with groups have CTAs for each token on Hopper too
@@ -147,8 +147,16 @@ def quantise_groups(x: Value, group: int) -> Tokens:
     return quantise(x.reshape(m * groups, group))._replace(k=k)
 
 
-def quantise_lines(x: Value, group: int) -> Tokens:
-    """Return x [m, k] of floats as int8 with a scale for each group of columns, for `cuda.linear.grouped`."""
+def norms_groups(k: int, group: int) -> bool:
+    """Return True if `quantise_lines` norms tokens of k columns: one CTA must hold a whole token."""
+    return group in LINED and 0 < tuned.wide(k) <= GROUP_COLUMNS
+
+
+def quantise_lines(x: Value, group: int, norm: Norm | None = None) -> Tokens:
+    """Return x [m, k] of floats as int8 with a scale for each group of columns, for `cuda.linear.grouped`.
+
+    norm: of the tokens before, where `norms_groups` is true.
+    """
     from tritium.backends.cuda.linear import quantise as cuda_quantise
 
     m, k = x.shape
@@ -156,11 +164,13 @@ def quantise_lines(x: Value, group: int) -> Tokens:
     wide, g = tuned.wide(k), gpu(x.device)
     q, scale = scratch((m, wide), torch.int8, x.device), scratch((m, wide // group), torch.float32, x.device)
     block = min(max(1 << (wide - 1).bit_length(), 128), GROUP_COLUMNS)
+    kind, weight, eps = _norm(norm, x)
     if m:
         with current(x):
             launch(
                 cuda_quantise.groups, (m, -(-wide // block)),
-                x, q, scale, wide, K=k, BLOCK=block, GROUP=group, **g.starting, **_options(g, max(block // 1024, 1)),
+                x, weight, q, scale, wide, K=k, EPS=eps, BLOCK=block, GROUP=group, NORM=kind, **g.starting,
+                **_options(g, max(block // 1024, 1)),
             )  # fmt: skip
     return Tokens(q, scale, scale, k)
 
@@ -463,7 +473,8 @@ class Lines(NamedTuple):
 def lines_for(n: int, k: int, m: int, processors: int) -> Lines:
     """Return the tile config of a product with groups: the fastest at 1, 16, 64, 256 and 2,048 tokens on an H200.
 
-    Where one kernel takes over from the other, between 1 and 16, was not measured.
+    Where one kernel takes over from the other, between 1 and 8, was not measured. For 8 tokens CTAs for each take longer than tensor cores
+    for 64: 82 beside 56 µs for 24576×4096 in a decode step.
     """
     blocks = -(-tuned.wide(k) // COLUMNS)
     if m <= GEMV_TOKENS:
@@ -593,7 +604,7 @@ def linear(
     """Return x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with
     bias.
 
-    by_group: activations have a scale for each group of columns; there is no norm then.
+    by_group: activations have a scale for each group of columns; a norm of ternary layers where `norms_groups` is true.
     """
     lead, k = x.shape[:-1], x.shape[-1]
     _same(k, w)
@@ -604,7 +615,8 @@ def linear(
     if by_group and not k:
         return torch.zeros((*lead, w.shape[0]), dtype=to, device=x.device) + (0 if bias is None else bias.to(to))
     if by_group:
-        tokens = (quantise_lines if group in LINED and w.ternary else quantise_groups)(flat, group)
+        lined = group in LINED and w.ternary
+        tokens = quantise_lines(flat, group, norm) if lined else quantise_groups(flat, group)
     else:
         tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
     y = product(tokens, w, scale, bias, to, group, by_group=by_group, choice=choice)
