@@ -17,12 +17,13 @@ from cuda_timing import captured, copies, in_turn, tried
 from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 from tritium.perf.tables.table import Table
 
-BATCHES, QUICK_BATCHES = (1, 4, 16, 64, 128, 256, 512, 2048), (1, 16, 256, 2048)
+BATCHES, QUICK_BATCHES = (1, 16, 64, 128, 256, 512, 2048), (1, 16, 256, 2048)
+ROUNDS = 5  # of all arms in turn, at most: long calls settle before each value, and there are 28 cells
 SHAPES = (4096, 4096), (14336, 4096), (2560, 6912), (8192, 8192)
 NONE = "none"
 GROUPS = {"group 128": (128, False), "group 64": (64, False), "group 128, activations by group": (128, True)}
 BLOCK = 1024  # columns whose terms are added to each other first
-MOST_COPIES = 128
+MOST_COPIES = 48  # of weights, each in four layouts: four times the second cache
 
 
 def by_formula(q: torch.Tensor, by: torch.Tensor, t: torch.Tensor, scale: torch.Tensor, group: int) -> torch.Tensor:
@@ -71,7 +72,7 @@ def cell(n: int, k: int, m: int, options: Options) -> dict[str, Any]:
         scale = torch.rand((n, -(-k // group)), device="cuda", generator=random).half()
         wrong += mismatches(x, codes[0], scale, group, by_group)
         arms[name] = over(scale, group, by_group)
-    taken = in_turn(arms, options.rounds)
+    taken = in_turn(arms, min(options.rounds, ROUNDS))
     us = {name: t.us if isinstance(t, Samples) else t for name, t in taken.items()}
     return {"n": n, "k": k, "tokens": m, "us": us, "checked": len(GROUPS) * n * m, "wrong": wrong, "taken": taken}
 
