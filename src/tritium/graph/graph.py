@@ -168,13 +168,16 @@ class Trace:
         return self._computed[node]
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
+        nodes: list[Node | None] = []  # of tensors of this trace without views; None for what takes more to read
         specs = []
         for x in inputs:
             if not isinstance(x, Tensor):
                 inputs = tuple([x if isinstance(x, Tensor) else lift(x, op, i, inputs) for i, x in enumerate(inputs)])
-                specs = [_spec_of(x) for x in inputs]
+                specs, nodes = [_spec_of(x) for x in inputs], [None] * len(inputs)
                 break
-            specs.append(_spec_of(x))
+            node = self._node_of(x)
+            nodes.append(node)
+            specs.append(_spec_of(x) if node is None else node.spec)
         decision = op.decide(tuple(specs), attrs)
         if op.kind is DYNAMIC:
             raise TraceError(
@@ -183,19 +186,27 @@ class Trace:
             )
         if op.kind is VIEW and isinstance(inputs[0], Tensor):
             return self._view(op, inputs[0], attrs, decision.out)
-        nodes = []
-        for x, spec in zip(inputs, decision.inputs, strict=True):
-            nodes.append(self._operand(x, spec))
+        for i, spec in enumerate(decision.inputs):
+            node = nodes[i]
+            if node is None or spec is None or node.spec.dtype is not spec.dtype:
+                nodes[i] = self._operand(inputs[i], spec)
         if "device" in attrs and attrs["device"] is None:
             attrs = {k: v for k, v in attrs.items() if k != "device"}
-        node = self._intern(op, tuple(nodes), decision.out, tuple(attrs.items()) if attrs else ())
+        made = self._intern(op, tuple(nodes), decision.out, tuple(attrs.items()) if attrs else ())
         if out is not None:
             check_count(op, decision.out, out)
         if not isinstance(decision.out, Spec):
-            parts = [self.node(ops.item, (node,), s, {"index": i}) for i, s in enumerate(decision.out)]
+            parts = [self.node(ops.item, (made,), s, {"index": i}) for i, s in enumerate(decision.out)]
             to = (None,) * len(parts) if out is None else out
             return tuple(self.tensor(p) if o is None else self.write(o, p, op) for p, o in zip(parts, to, strict=True))
-        return self.tensor(node) if out is None else self.write(out, node, op)
+        return self.tensor(made) if out is None else self.write(out, made, op)
+
+    def _node_of(self, x: Tensor) -> Node | None:
+        """Return the node of a tensor of this trace, if it has no views; else None."""
+        storage = x.storage
+        if type(storage) is Traced and not storage.chain and storage.cell.trace is self:
+            return storage.cell.node
+        return None
 
     @contextmanager
     def function(self) -> Iterator[None]:
