@@ -36,7 +36,7 @@ from tritium.torch import Recipe, Schedule, Training, bit_linears, prepare
 from tritium.torch.formulas import absmean, spread
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stories"))
-from teacher import read_weights
+from weights import read_weights
 
 RATE = Schedule(((0.0, 0.0), (0.03, 1.0), (0.6, 0.5), (1.0, 0.0)))
 

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from conversations import ASSISTANT, SYSTEM, USER
+
 import tritium as tt
 from tritium.models.evaluation import Evaluator
 
-SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
 ORDINARY = (
     "What is the capital of France?", "Who wrote Romeo and Juliet?", "How many days are in a week?", "What is 2 + 3?", "Why is the sky blue?",
     "What do bees make?", "How do I make a cup of tea?", "Give me three tips for sleeping better.", "What is the largest ocean on Earth?",
@@ -33,7 +34,7 @@ VOCAB = 10_240
 
 
 def prompt(question: str) -> str:
-    return f"{SYSTEM}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    return f"{SYSTEM}{USER}{question}<|im_end|>\n{ASSISTANT}"
 
 
 def share(questions: list[dict[str, Any]], scores: Callable[[Pairs], list[float]]) -> dict[str, float]:
@@ -67,7 +68,7 @@ class Teacher:
         from vocabulary import cut, files, tokenizer_of
 
         sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stories"))
-        from teacher import read_weights
+        from weights import read_weights
 
         self.torch, self.device = torch, "cuda" if torch.cuda.is_available() else "cpu"
         weights, tokens, merges = read_weights(path, self.device)

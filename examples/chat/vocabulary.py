@@ -22,7 +22,7 @@ PLAIN = re.compile(
 
 def cut(tokens: list[str], merges: list[str], size: int) -> list[int]:
     """Return the numbers of the tokens that stay, `size` of them, in the teacher's order."""
-    parents = {a + b: (a, b) for a, b in (m.split(" ") for m in merges)}
+    parents = {a + b: (a, b) for a, b in (m.split(" ") for m in reversed(merges))}
     stays = list(range(SPECIAL)) + list(range(FIRST, BYTES))
     present = {tokens[i] for i in stays}
     for i in range(BYTES, len(tokens)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ import torch
 import triton
 import triton.language as tl
 from reading import END, GAP
-
-import tritium as tt
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, EPS, THETA = 576, 9, 3, 64, 1536, 1e-5, 100000.0
 PLAIN = re.compile(r"Ġ?[A-Z]?[a-z]+|Ġ?[AIO]|Ġ?[.,!?;:'\"-]+|[.,!?]+\"|Ġ\"|'[a-z]{1,2}")  # tokens of plain prose
@@ -35,17 +32,6 @@ class Picking:
     temperature: float | tuple[float, float] = 0.6
     min_p: float = 0.1
     penalty: float = 0.03
-
-
-def read_weights(path: str | Path, device: str) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
-    """Return the weights in bf16, the tokens and the merges of SmolLM2's GGUF file."""
-    file = tt.io.open(path)
-    weights = {
-        name: torch.from_numpy(np.array(entry.float32())).to(device, torch.bfloat16)
-        for name, entry in file.named.items()
-    }
-    lists = (list(file.metadata[f"tokenizer.ggml.{name}"]) for name in ("tokens", "merges"))
-    return weights, *lists
 
 
 def plain_tokens(tokens: list[str]) -> list[int]:
