@@ -1,14 +1,16 @@
 """Distils SmolLM2-135M-Instruct to ternary weights on conversations that sample.py wrote, and exports one GGUF file.
 
-    python examples/chat/distil.py SmolLM2-135M-Instruct.Q4_1.gguf texts/tokens.npz --seconds 380 --out chat
-    python examples/chat/distil.py … --steps 4000 --until 2000 --out chat      # half of it; the same command goes on from chat/run.pt
+    python examples/chat/distil.py SmolLM2-135M-Instruct.Q4_1.gguf texts/tokens.npz --seconds 300 --out chat
+    python examples/chat/distil.py … --steps 8000 --seconds 300 --out chat      # again and again: each run goes on from chat/run.pt
 
 The student has the teacher's layers but for some that it does best without, the vocabulary of vocabulary.py, and begins at the
 teacher's weights; each group of 64 columns has a learned scale, which begins where the squared error is least. Activations are not
 rounded in training. The loss is the KL divergence from the teacher's distribution, and the squared distance of what the layers pass on from
-what the teacher's do, as a share of its square. One conversation in a hundred is held out. With --seconds the number of steps follows
-from the speed of the first ones. Writes model.gguf (Q2_0, the embedding in Q4_0) and log.json; half.pt, from which files.py makes the
-same, at half of the steps.
+what the teacher's do, as a share of its square. One conversation in a hundred is held out.
+
+With --steps a training is the same whether it was interrupted or not. Without, it takes as many steps as --seconds allow: the number is
+planned anew from the speed of the last steps, and every plan is in the log. Writes model.gguf (Q2_0, the embedding in Q4_0) and log.json; at
+half of the steps and at 85 % of them also run.pt, from which the same command goes on, and the files of that state, in another process.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import argparse
 import json
 import math
 import platform
+import subprocess
 import sys
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -38,6 +43,11 @@ from tritium.torch.formulas import absmean, spread
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stories"))
 from weights import read_weights
 
+FEW, MANY = (
+    5,
+    1 << 30,
+)  # steps before the first plan; steps where there is no plan yet: the learning rate is as good as 0
+SHARES = (0.5, 0.85)  # of a training after which its state is written
 RATE = Schedule(((0.0, 0.0), (0.03, 1.0), (0.6, 0.5), (1.0, 0.0)))
 
 
@@ -136,14 +146,33 @@ def judge(model: Llama, loss: Loss, windows: torch.Tensor, lengths: torch.Tensor
     return {k: round(v, 4) for k, v in {"kl": kl / count, "distance": distance / count, **bits}.items()}
 
 
-def seconds_of(training: Training, batches: Conversations, probes: int) -> float:
-    """Return the seconds of a step, by some that change nothing: the learning rate is 0 at the start of a recipe."""
-    for i in range(3):
-        training.step(batches(i))
-    start = time.perf_counter()
-    for i in range(probes):
-        training.step(batches(i))
-    return (time.perf_counter() - start) / probes
+class Plan:
+    """How many steps a training takes: those of its recipe, or as many as there is time for by the speed of the last ones."""
+
+    def __init__(self, training: Training, end: float, *, fixed: bool) -> None:
+        self.training, self.end, self.fixed = training, end, fixed
+        self.times: deque[float] = deque(maxlen=20)
+        self.rows: list[list[int]] = []
+
+    @property
+    def share(self) -> float:
+        return self.training.done / self.training.recipe.steps
+
+    def step(self, batch: torch.Tensor) -> None:
+        """Train on a batch; plan again now and then."""
+        start = time.perf_counter()
+        self.training.step(batch)
+        self.times.append(time.perf_counter() - start)
+        done = self.training.done
+        if not self.fixed and (done % 25 == 0 or len(self.times) == FEW or time.perf_counter() > self.end):
+            left = 0.97 * (self.end - time.perf_counter()) / median(self.times)
+            steps = max(done + int(left), done)
+            self.training.recipe = self.training.recipe.with_(steps=max(steps, 1))
+            self.rows.append([done, steps])
+
+    def over(self) -> bool:
+        """Return True at the end of the recipe, and at the end of the time."""
+        return self.share >= 1 or (self.fixed and time.perf_counter() > self.end)
 
 
 def recipe_of(args: argparse.Namespace, steps: int) -> Recipe:
@@ -171,8 +200,8 @@ def options() -> argparse.Namespace:
         "--drop", type=int, nargs="*", default=[3, 4, 16, 17], help="layers of the teacher that the student has not"
     )
     defaults = {
-        "seconds": 380.0, "steps": 0, "until": 0, "batch": 48, "length": 512, "lr": 8e-4, "share": 1.0, "seed": 0, "vocab": 10_240,
-        "judged": 192, "most_layers": 0,
+        "seconds": 300.0, "steps": 0, "until": 0, "batch": 48, "length": 512, "lr": 8e-4, "share": 1.0, "seed": 0, "vocab": 10_240,
+        "judged": 192, "log_every": 50, "most_layers": 0,
     }  # fmt: skip
     for name, value in defaults.items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
@@ -208,87 +237,104 @@ def read_texts(args: argparse.Namespace, device: str) -> tuple[Conversations, to
     return learn, some(0)
 
 
-def train(
-    args: argparse.Namespace, training: Training, batches: Conversations, judged: Any, half: Any
-) -> dict[str, Any]:
-    """Train to the end, or to `--until`; return the log."""
-    steps, curve, start = training.recipe.steps, [], time.perf_counter()
-    first, every, end = training.done, max(steps // 40, 1), min(args.until or steps, steps)
-    while training.done < end:
-        training.step(batches(training.done))
-        if training.done % every == 0 or training.done == end:
-            mean = float(np.mean(training.losses[-every:]))
+def train(args: argparse.Namespace, plan: Plan, batches: Conversations, judged: Any, leave: Any) -> dict[str, Any]:
+    """Train to the end, or to `--until`; return the log. `leave` writes the state at some shares of the training."""
+    training, curve, start = plan.training, [], time.perf_counter()
+    first, shares = training.done, [share for share in SHARES if share > plan.share or not plan.fixed]
+    while not plan.over() and not (args.until and training.done >= args.until):
+        plan.step(batches(training.done))
+        if training.done % args.log_every == 0 or plan.over():
+            mean = float(np.mean(training.losses[-args.log_every :]))
             row = {"step": training.done, "loss": round(mean, 4), "seconds": round(time.perf_counter() - start, 1)}
-            if training.done % (4 * every) == 0:
-                row |= judged()
+            row |= judged() if training.done % (4 * args.log_every) == 0 else {}
             curve.append(row)
-            print(json.dumps(row), flush=True)
-        if training.done == steps // 2:
-            half({"stopped_after": training.done, "curve": curve})
+            print(json.dumps(row | {"steps": training.recipe.steps}), flush=True)
+        if shares and plan.share >= shares[0]:
+            leave(f"at{round(100 * shares.pop(0))}", {"stopped_after": training.done, "curve": curve})
     seconds, taken = time.perf_counter() - start, (training.done - first) * args.batch * args.length
     return {
-        "seconds": round(seconds, 1),
-        "tokens_seen": taken,
-        "tokens_per_second": int(taken / max(seconds, 1e-9)),
-        "curve": curve,
-    }
+        "steps": training.recipe.steps, "done": training.done, "plans": plan.rows, "seconds": round(seconds, 1), "tokens_seen": taken,
+        "tokens_per_second": int(taken / max(seconds, 1e-9)), "recipe": json.loads(training.recipe.to_json()), "curve": curve,
+    }  # fmt: skip
+
+
+class Run:
+    """Networks, vocabulary and loss of a run."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.device = args, "cuda" if torch.cuda.is_available() else "cpu"
+        torch.manual_seed(args.seed)
+        torch.set_float32_matmul_precision("high")
+        weights, tokens, merges = read_weights(args.weights, self.device)
+        rows = cut(tokens, merges, args.vocab)
+        self.side = files(tokens, merges, rows, tritium.io.open(args.weights).metadata["tokenizer.chat_template"])
+        tokenizer = tokenizer_of(self.side)
+        sizes = [len(tokenizer.decode([i], skip_special_tokens=False).encode()) for i in range(len(rows))]
+        self.lengths = torch.tensor(sizes, device=self.device)
+        self.teacher, self.student, self.layers = make_networks(args, weights, rows)
+        cuda = self.device == "cuda"
+        self.loss = Loss(self.teacher, self.layers, args.share, compiled=cuda and not args.plain, halves=cuda)
+
+    def training(self, steps: int) -> Training:
+        return Training(self.student, recipe_of(self.args, steps), loss=self.loss, fused=self.device == "cuda")
+
+    def judge(self, held: torch.Tensor) -> dict[str, float]:
+        return judge(self.student, self.loss, held, self.lengths, self.args.batch)
+
+    def warm(self) -> None:
+        """Take some steps on random tokens, which leave compiled code for another process."""
+        size = self.args.length
+        random = torch.randint(len(self.lengths), (self.args.batch * 4 * size,), device=self.device)
+        batches = Conversations(random, torch.arange(0, len(random), size), length=size, batch=self.args.batch)
+        training = self.training(MANY)
+        for i in range(3):
+            training.step(batches(i))
+        self.judge(batches(0))
+
+    def leave(self, training: Training, facts: dict[str, Any], name: str, log: dict[str, Any]) -> None:
+        """Write a state to go on from, and start a process that writes its model."""
+        out = self.args.out
+        out.mkdir(parents=True, exist_ok=True)
+        training.save(out / "run.pt")
+        keep(out / f"{name}.pt", self.student, self.side, facts | log)
+        script = str(Path(__file__).with_name("files.py"))
+        subprocess.Popen([sys.executable, script, str(out / f"{name}.pt"), "--out", str(out / name)])
+
+    def facts(self, batches: Conversations) -> dict[str, Any]:
+        hidden = ("weights", "tokens", "out")
+        return {
+            "settings": {k: v for k, v in vars(self.args).items() if k not in hidden}, "layers": self.layers,
+            "parameters": sum(p.numel() for p in self.student.parameters()), "texts": len(batches.starts), "tokens": len(batches.tokens),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__, "tritium": tritium.__version__},
+            "device": torch.cuda.get_device_name() if self.device == "cuda" else platform.machine(),
+        }  # fmt: skip
 
 
 def main() -> None:
     args, start = options(), time.perf_counter()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.manual_seed(args.seed)
-    torch.set_float32_matmul_precision("high")
-    weights, tokens, merges = read_weights(args.weights, device)
-    template = tritium.io.open(args.weights).metadata["tokenizer.chat_template"]
-    rows = cut(tokens, merges, args.vocab)
-    side = files(tokens, merges, rows, template)
-    tokenizer = tokenizer_of(side)
-    lengths = torch.tensor(
-        [len(tokenizer.decode([i], skip_special_tokens=False).encode()) for i in range(len(rows))], device=device
-    )
-    teacher, student, layers = make_networks(args, weights, rows)
-    cuda = device == "cuda"
-    loss = Loss(teacher, layers, args.share, compiled=cuda and not args.plain, halves=cuda)
+    run = Run(args)
     if args.tokens is None:
-        random = torch.randint(len(rows), (args.batch * 4 * args.length,), device=device)
-        batches = Conversations(random, torch.arange(0, len(random), args.length), length=args.length, batch=args.batch)
-        each = seconds_of(Training(student, recipe_of(args, 1 << 30), loss=loss, fused=cuda), batches, 2)
-        judge(student, loss, batches(0), lengths, args.batch)
-        print(json.dumps({"seconds a step": each, "seconds": round(time.perf_counter() - start, 1)}), flush=True)
+        run.warm()
+        print(json.dumps({"warm after": round(time.perf_counter() - start, 1)}), flush=True)
         return
-    batches, held = read_texts(args, device)
-    steps, checkpoint = args.steps, args.out / "run.pt"
+    batches, held = read_texts(args, run.device)
+    facts, checkpoint = run.facts(batches) | {"before": run.judge(held)}, args.out / "run.pt"
+    steps = args.steps or MANY
     if checkpoint.exists():
         steps = Recipe.from_json(torch.load(checkpoint, mmap=True, weights_only=True)["recipe"]).steps
-    if not steps:
-        probe = Training(student, recipe_of(args, 1 << 30), loss=loss, fused=cuda)
-        each = seconds_of(probe, batches, 20 if cuda else 1)
-        steps = max(int((args.seconds - (time.perf_counter() - start)) / each * 0.96), 4)
-        print(
-            json.dumps({"seconds a step": each, "tokens/s": int(args.batch * args.length / each), "steps": steps}),
-            flush=True,
-        )
-    training = Training(student, recipe_of(args, steps), loss=loss, fused=cuda)
+    training = run.training(steps)
     if checkpoint.exists():
         training.load(checkpoint)
-    judged = partial(judge, student, loss, held, lengths, args.batch)
-    facts: dict[str, Any] = {
-        "settings": {k: v for k, v in vars(args).items() if k not in ("weights", "tokens", "out")}, "steps": steps, "layers": layers,
-        "parameters": sum(p.numel() for p in student.parameters()), "texts": len(batches.starts), "tokens": len(batches.tokens),
-        "before": judged(), "prepared_s": round(time.perf_counter() - start, 1), "recipe": json.loads(training.recipe.to_json()),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "tritium": tritium.__version__},
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
-    }  # fmt: skip
-    print(json.dumps({k: facts[k] for k in ("steps", "texts", "tokens", "before", "prepared_s")}), flush=True)
-    half = lambda log: keep(args.out / "half.pt", student, side, facts | log)
-    log = facts | train(args, training, batches, judged, half)
-    if training.done < steps:
-        args.out.mkdir(parents=True, exist_ok=True)
-        training.save(checkpoint)
-    log["after"] = judged()
-    print(json.dumps({k: log[k] for k in ("after", "tokens_per_second", "seconds")}), flush=True)
-    write_model(args.out, student.sizes, student.state_dict(), side, log)
+    facts["prepared_s"] = round(time.perf_counter() - start, 1)
+    print(json.dumps({k: facts[k] for k in ("texts", "tokens", "before", "prepared_s")}), flush=True)
+    plan = Plan(training, start + args.seconds, fixed=bool(args.steps))
+    log = facts | train(args, plan, batches, partial(run.judge, held), partial(run.leave, training, facts))
+    if plan.share < 1:
+        run.leave(training, facts, "unfinished", log)
+        return
+    log["after"] = run.judge(held)
+    print(json.dumps({k: log[k] for k in ("after", "done", "tokens_per_second", "seconds")}), flush=True)
+    write_model(args.out, run.student.sizes, run.student.state_dict(), run.side, log)
 
 
 if __name__ == "__main__":

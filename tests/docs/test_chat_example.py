@@ -104,6 +104,47 @@ def test_a_step_is_a_function_of_its_number_and_an_epoch_takes_every_conversatio
     assert not torch.equal(batches(3), batches(0))
 
 
+class Stub:
+    """A training whose steps take a time by a clock of its own."""
+
+    def __init__(self, recipe: Any, seconds: list[float]) -> None:
+        self.recipe, self.seconds, self.done, self.now = recipe, seconds, 0, 0.0
+        self.shares: list[float] = []
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def step(self, batch: Any) -> None:
+        self.shares.append(self.done / self.recipe.steps)
+        self.now += self.seconds[min(self.done, len(self.seconds) - 1)]
+        self.done += 1
+
+
+@pytest.mark.parametrize("seconds", [[30.0, 0.1], [0.1] * 300 + [60.0] + [0.1], [0.1] * 200 + [0.3]])
+def test_a_training_by_the_clock_ends_its_schedule_in_time(
+    distil: ModuleType, monkeypatch: pytest.MonkeyPatch, seconds: list[float]
+) -> None:
+    stub = Stub(distil.recipe_of(distil.argparse.Namespace(lr=1e-3), distil.MANY), seconds)
+    monkeypatch.setattr(distil, "time", stub)
+    plan = distil.Plan(stub, 100.0, fixed=False)
+    while not plan.over():
+        plan.step(None)
+    assert 90 < stub.now < 100.5
+    assert stub.shares[-1] > 0.97
+    assert stub.done == stub.recipe.steps == plan.rows[-1][1]
+
+
+def test_a_training_of_a_number_of_steps_keeps_it_and_stops_in_time(
+    distil: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = Stub(distil.recipe_of(distil.argparse.Namespace(lr=1e-3), 1000), [1.0])
+    monkeypatch.setattr(distil, "time", stub)
+    plan = distil.Plan(stub, 100.0, fixed=True)
+    while not plan.over():
+        plan.step(None)
+    assert (stub.done, stub.recipe.steps, plan.rows) == (101, 1000, [])
+
+
 def test_a_student_learns_from_the_teacher_and_its_file_answers_as_it_does(distil: ModuleType, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     network, files, words = (import_module(name) for name in ("network", "files", "vocabulary"))
