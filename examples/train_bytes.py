@@ -341,7 +341,7 @@ def train(args: argparse.Namespace, model: Network, learn: torch.Tensor, held: t
         optimizer.zero_grad(set_to_none=True)
         step += 1
         mean = loss if mean is None else torch.lerp(mean, loss, 0.05)
-        if step % args.log_every == 0 or step == args.steps:
+        if step % args.log_every == 0 or step == args.steps or done >= 1:
             row = {"step": step, "loss": round(mean.item(), 4), "lr": round(rate, 6)}
             if step % (args.log_every * args.eval_every) == 0:
                 row["val_bits_per_byte"] = round(bits_per_byte(model, held, args.context, most=1 << 15), 4)
