@@ -7,10 +7,12 @@ Knows nothing of a tokenizer: a token is a byte, and byte 0 stands before each c
     python examples/train_bytes.py --float                   # the same network with plain f32 layers, to compare
     python examples/train_bytes.py --group 128 --activations float --out g128    # weight-only: a scale for each 128 columns
     python examples/train_bytes.py --text book.txt --out x   # any other text
+    python examples/train_bytes.py --teacher kjv --out y     # learns from a network that this script wrote, and from the text
 
-The recipe is BitNet b1.58's: latent weights in f32, straight-through estimators, AdamW with betas 0.9 and 0.95, no moving
-average of weights, and two stages: the learning rate falls from its peak to a half; at half-time it drops to a third and
-falls to nothing, and weight decay goes from 0.1 to 0.
+The recipe is `Recipe.from_scratch`, BitNet b1.58's: latent weights in f32, straight-through estimators, AdamW with betas 0.9 and 0.95, no
+moving average of weights, and two stages: the learning rate falls from its peak to a half; at half-time it drops to a third and
+falls to nothing, and weight decay goes from 0.1 to 0. With a teacher, the target is a mixture of the next byte and the teacher's
+distribution of it, which is computed once for each byte of the text.
 
 The last 5 % of the text are never trained on. Bits per byte are measured there: windows of the context's length, half of
 it apart, and each byte is judged once, with at least half a context before it.
@@ -39,7 +41,17 @@ from torch import nn
 from torch.nn import functional
 
 import tritium
-from tritium.torch import BitLinear, byte_tokenizer, export
+from tritium.torch import (
+    BitLinear,
+    Distillation,
+    Recipe,
+    Schedule,
+    apply_schedules,
+    byte_tokenizer,
+    export,
+    logit_loss,
+    make_optimizer,
+)
 
 BREAK = b"\0"  # stands before each chapter, and tells the model that the one before has ended
 HELD_OUT = 0.05
@@ -207,28 +219,58 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 # ---- training
 
 
-def learning_rate(done: float, warm: float) -> float:
-    """The share of the peak at a share of the training: warm-up, 1 to 1/2, then from half-time 1/3 to 0."""
-    if done < warm:
-        return done / warm
-    return 1 - done if done < 0.5 else (1 - done) * 2 / 3
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """Return the recipe of a run: `Recipe.from_scratch` with its options, and with a teacher a distillation."""
+    rate = Schedule(((0.0, 0.0), (args.warm, 1 - args.warm), (0.5, 0.5), (0.5, 1 / 3), (1.0, 0.0)))
+    decay = Schedule(((0.0, args.weight_decay), (0.5, args.weight_decay), (0.5, 0.0)))
+    soft = Distillation(text=1 - args.soft, logits=args.soft, temperature=1.0, relations=0.0) if args.teacher else None
+    form = {} if args.float else {"group": args.group, "activations": args.activations}
+    return Recipe.from_scratch(
+        args.steps, learning_rate=args.lr, rate=rate, weight_decay=decay, distillation=soft, **form
+    )
 
 
-def optimizer_of(model: nn.Module, fused: bool) -> torch.optim.AdamW:
-    """Weight decay is for matrices; what has one dimension is a norm."""
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim > 1]},
-        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=fused)
-
-
-def windows(data: torch.Tensor, context: int, batch: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Random stretches of the text, one byte longer than the context, for ever."""
+def windows(count: int, context: int, batch: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
+    """Yield the places of random stretches of a text, one byte longer than the context, for ever."""
     reach = torch.arange(context + 1)
     while True:
-        starts = torch.randint(len(data) - context, (batch, 1), generator=generator)
-        yield data[(starts + reach).to(data.device)].long()
+        yield torch.randint(count - context, (batch, 1), generator=generator) + reach
+
+
+def loss_of(logits: torch.Tensor, following: torch.Tensor, soft: torch.Tensor | None, recipe: Recipe) -> torch.Tensor:
+    """Return the loss of a batch: on the text, and where a teacher has labelled it, on its distributions."""
+    loss = functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
+    if soft is None or recipe.distillation is None:
+        return loss
+    return recipe.distillation.text * loss + recipe.distillation.logits * logit_loss(logits, soft)
+
+
+def read_network(folder: Path, device: str) -> Network:
+    """Return a network that this script wrote."""
+    settings = json.loads((folder / "log.json").read_text(encoding="utf-8"))["settings"]
+    shape = Shape(**{name: settings[name] for name in asdict(Shape())})
+    ternary = partial(BitLinear, group=settings["group"], activations=settings["activations"])
+    network = Network(shape, linear=nn.Linear if settings["float"] else ternary)
+    network.load_state_dict(torch.load(folder / "weights.pt", map_location="cpu", weights_only=True))
+    return network.to(device).eval()
+
+
+@torch.no_grad()
+def soft_labels(teacher: nn.Module, data: torch.Tensor, context: int, batch: int = 128) -> torch.Tensor:
+    """Return the teacher's log-probabilities [bytes, 256] of each byte but the first, after at least half a context where there is one."""
+    half = context // 2
+    starts = torch.arange(0, len(data) - context, half)
+    starts = torch.cat([starts, torch.tensor([len(data) - context - 1])])
+    labels = torch.zeros(len(data), 256, dtype=torch.bfloat16, device=data.device)
+    for part in starts.split(batch):
+        places = (part[:, None] + torch.arange(context + 1)).to(data.device)
+        with torch.autocast(data.device.type, torch.bfloat16, enabled=data.is_cuda):
+            logits = teacher(data[places[:, :-1]].long())
+        logs = logits.float().log_softmax(-1).to(labels.dtype)
+        labels[places[:, half + 1 :].flatten()] = logs[:, half:].flatten(0, 1)
+        if part[0] == 0:
+            labels[1 : half + 1] = logs[0, :half]
+    return labels
 
 
 @torch.no_grad()
@@ -268,30 +310,38 @@ def sample(
 
 
 def train(args: argparse.Namespace, model: Network, learn: torch.Tensor, held: torch.Tensor) -> list[dict[str, float]]:
-    """Trains in place; gives the loss curve: a row every `--log-every` steps, with bits per byte at some of them."""
-    device = learn.device
+    """Train in place; return the loss curve: a row every `--log-every` steps, with bits per byte at some of them."""
+    device, recipe = learn.device, recipe_of(args)
     run = torch.compile(model) if args.compile else model
-    optimizer = optimizer_of(model, fused=device.type == "cuda")
-    source = windows(learn, args.context, args.batch, torch.Generator().manual_seed(args.seed))
+    optimizer = make_optimizer(model, recipe, fused=device.type == "cuda")
+    labels = soft_labels(read_network(args.teacher, args.device), learn, args.context) if args.teacher else None
+    source = windows(len(learn), args.context, args.batch, torch.Generator().manual_seed(args.seed))
+
+    def backward(places: torch.Tensor) -> torch.Tensor:
+        places = places.to(device)
+        ids = learn[places].long()
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
+            logits = run(ids[:, :-1])
+        loss = loss_of(logits, ids[:, 1:], None if labels is None else labels[places[:, 1:]], recipe)
+        loss.backward()
+        return loss.detach()
+
+    if args.compile:  # before the clock starts
+        backward(next(windows(len(learn), args.context, args.batch, torch.Generator().manual_seed(args.seed)))).item()
+        optimizer.zero_grad(set_to_none=True)
     curve: list[dict[str, float]] = []
     start, mean, done, step = time.perf_counter(), None, 0.0, 0
     while step < args.steps and done < 1:
         elapsed = time.perf_counter() - start
         done = max(step / args.steps, elapsed / (args.minutes * 60) if args.minutes else 0)
-        rate = args.lr * learning_rate(done, args.warm)
-        for i, group in enumerate(optimizer.param_groups):
-            group["lr"] = rate
-            group["weight_decay"] = args.weight_decay if i == 0 and done < 0.5 else 0.0
-        ids = next(source)
-        with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
-            loss = functional.cross_entropy(run(ids[:, :-1]).flatten(0, 1).float(), ids[:, 1:].flatten())
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rate = apply_schedules(model, optimizer, recipe, min(done, 1.0))["learning_rate"]
+        loss = backward(next(source))
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
-        mean = loss.detach() if mean is None else torch.lerp(mean, loss.detach(), 0.05)
-        if step % args.log_every == 0 or step == args.steps:
+        mean = loss if mean is None else torch.lerp(mean, loss, 0.05)
+        if step % args.log_every == 0 or step == args.steps or done >= 1:
             row = {"step": step, "loss": round(mean.item(), 4), "lr": round(rate, 6)}
             if step % (args.log_every * args.eval_every) == 0:
                 row["val_bits_per_byte"] = round(bits_per_byte(model, held, args.context, most=1 << 15), 4)
@@ -326,6 +376,12 @@ def options(given: list[str] | None) -> argparse.Namespace:
         default="token",
         help="int8 by token or group, or floats (token)",
     )
+    add(
+        "--teacher",
+        type=Path,
+        help="a folder that --out wrote: learn from its network's distributions too; its context is at least as long",
+    )
+    add("--soft", type=float, default=0.5, help="the weight of the teacher's distributions beside the text (0.5)")
     add("--steps", type=int, help="steps of training")
     add("--batch", type=int, help="windows in a step")
     add(
@@ -394,7 +450,8 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     samples = [sample(model, p, args.samples, args.context, generator) for p in PROMPTS if args.samples]
     log = {
         "schema": 1, "kind": "float" if args.float else "ternary", "parameters": count, "bits_per_byte": bits, "seconds": round(seconds, 1),
-        "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items() if k not in ("out", "text")},
+        "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items() if k not in ("out", "text", "teacher")},
+        "recipe": json.loads(recipe_of(args).to_json()), "teacher": args.teacher.name if args.teacher else None,
         "text": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest(), "train": len(learn), "held_out": len(held)},
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "tritium": tritium.__version__},
         "device": torch.cuda.get_device_name() if args.device.startswith("cuda") else platform.machine(),

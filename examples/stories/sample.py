@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from plots import cast, plot
 from reading import CUT, END, GAP, clean, fault_of, segments_of, texts_of
-from teacher import Picking, Teacher, mark_of, plain_tokens, read_weights
+from teacher import Picking, Teacher, mark_of, plain_tokens
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from weights import read_weights
 
 FREE = '. " ? ! Ċ ĊĊ ," ." ?" !" Ġ"'.split()  # what a text may repeat at no cost
 CHEAP = ", Ġthe Ġa Ġand Ġto Ġof Ġher Ġhis Ġshe Ġhe Ġit Ġwas Ġin ' 's".split()  # and at half

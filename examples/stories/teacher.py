@@ -1,15 +1,14 @@
 """Samples thousands of texts at a time from SmolLM2-135M-Instruct on a GPU: plain torch, five Triton kernels, one CUDA graph.
 
-Knows nothing of stories. A row of the batch writes one text after the other, each by a script: tokens that are given, and gaps for a
-sentence of the teacher's own. Where a script ends, the graph itself takes the next from a table, so the host waits for
-nothing. What a step gives goes to a log [steps, rows]; reading.py reads texts out of it.
+Knows nothing of stories. A row of the batch writes one text after the other, each by a script: tokens that are given, and gaps that the
+teacher fills up to a token with an odd mark, for instance with a sentence. Where a script ends, the graph itself takes the next from a
+table, so the host waits for nothing. What a step gives goes to a log [steps, rows]; reading.py reads texts out of it.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,7 @@ import triton
 import triton.language as tl
 from reading import END, GAP
 
-import tritium as tt
-
-LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, EPS, THETA = 30, 576, 9, 3, 64, 1536, 1e-5, 100000.0
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, EPS, THETA = 576, 9, 3, 64, 1536, 1e-5, 100000.0
 PLAIN = re.compile(r"Ġ?[A-Z]?[a-z]+|Ġ?[AIO]|Ġ?[.,!?;:'\"-]+|[.,!?]+\"|Ġ\"|'[a-z]{1,2}")  # tokens of plain prose
 WORDS = 32768  # tokens are in the order in which they were merged: later ones are rare words and names
 
@@ -28,22 +25,13 @@ WORDS = 32768  # tokens are in the order in which they were merged: later ones a
 @dataclass(frozen=True)
 class Picking:
     """How a token is drawn: tokens of at least `min_p` of the likeliest one's probability; the logit of
-    one that was written already goes down by the share `penalty` of itself, times the token's `cost`."""
+    one that was written already goes down by the share `penalty` of itself, times the token's `cost`.
 
-    temperature: float = 0.6
+    `temperature` is one for all rows of the batch, or two: that of the first row and that of the last, and evenly between them."""
+
+    temperature: float | tuple[float, float] = 0.6
     min_p: float = 0.1
     penalty: float = 0.03
-
-
-def read_weights(path: str | Path, device: str) -> tuple[dict[str, torch.Tensor], list[str], list[str]]:
-    """Return the weights in bf16, the tokens and the merges of SmolLM2's GGUF file."""
-    file = tt.io.open(path)
-    weights = {
-        name: torch.from_numpy(np.array(entry.float32())).to(device, torch.bfloat16)
-        for name, entry in file.named.items()
-    }
-    lists = (list(file.metadata[f"tokenizer.ggml.{name}"]) for name in ("tokens", "merges"))
-    return weights, *lists
 
 
 def plain_tokens(tokens: list[str]) -> list[int]:
@@ -134,12 +122,12 @@ def attend_kernel(
 @triton.jit
 def pick_kernel(
     logits, seen, cost, keep, marks, scripts, plen, cursor, count, quote, pos, tok, pid, counter, step, log, likely, seed,
-    n, width, length, texts, base, inv_t, log_min_p, penalty,
+    n, width, length, texts, base, inverse, log_min_p, penalty,
     end: tl.constexpr, gap: tl.constexpr, steps: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Draw a row's next token, or take that of its script; log it, and go to the next script where the text ends."""
     row, c = tl.program_id(0).to(tl.int64), tl.arange(0, block)
-    now = tl.load(step)
+    now, inv_t = tl.load(step), tl.load(inverse + row)
     slot = (now % steps) * rows + row
     p, who, place = tl.load(pos + row) + 1, tl.load(pid + row), tl.load(cursor + row)
     entry = tl.load(scripts + who.to(tl.int64) * width + place)
@@ -231,9 +219,12 @@ class Teacher:
         self.head = table[self.keep.long()].t()
         self.cost = cost.to(device, torch.float32)
         self.marks = torch.tensor(marks, dtype=torch.int32, device=device)
-        self.layers = [self._layer(weights, i) for i in range(LAYERS)]
+        first, last = np.broadcast_to(picking.temperature, 2)
+        self.inverse = 1 / torch.linspace(float(first), float(last), rows, device=device)
+        count = sum(name.endswith(".input_layernorm.weight") for name in weights)
+        self.layers = [self._layer(weights, i) for i in range(count)]
         self.last_norm = weights["model.norm.weight"]
-        cache = (LAYERS, rows, KV_HEADS, length, HEAD_DIM)
+        cache = (count, rows, KV_HEADS, length, HEAD_DIM)
         self.k, self.v = (torch.zeros(cache, dtype=kind, device=device) for _ in range(2))
         turn = THETA ** (-torch.arange(0, HEAD_DIM, 2, device=device, dtype=torch.float64) / HEAD_DIM)
         angles = torch.outer(torch.arange(length, device=device, dtype=torch.float64), turn)
@@ -293,7 +284,7 @@ class Teacher:
             self.cursor, self.count, self.quote, self.pos, self.tok, self.pid, self.counter,
             self.step_index, self.log, self.likely, self.seed, len(self.keep), self.scripts.shape[1], self.length,
             len(self.scripts), self.base,
-            1 / picking.temperature, float(np.log(picking.min_p)), picking.penalty, END, GAP, self.steps, self.rows, 2048,
+            self.inverse, float(np.log(picking.min_p)), picking.penalty, END, GAP, self.steps, self.rows, 2048,
             num_warps=8,
         )  # fmt: skip
         self.step_index += 1
