@@ -192,14 +192,14 @@ class Trace:
                 nodes[i] = self._operand(inputs[i], spec)
         if "device" in attrs and attrs["device"] is None:
             attrs = {k: v for k, v in attrs.items() if k != "device"}
-        made = self._intern(op, tuple(nodes), decision.out, tuple(attrs.items()) if attrs else ())
+        call_node = self._intern(op, tuple(nodes), decision.out, tuple(attrs.items()) if attrs else ())
         if out is not None:
             check_count(op, decision.out, out)
         if not isinstance(decision.out, Spec):
-            parts = [self.node(ops.item, (made,), s, {"index": i}) for i, s in enumerate(decision.out)]
+            parts = [self.node(ops.item, (call_node,), s, {"index": i}) for i, s in enumerate(decision.out)]
             to = (None,) * len(parts) if out is None else out
             return tuple(self.tensor(p) if o is None else self.write(o, p, op) for p, o in zip(parts, to, strict=True))
-        return self.tensor(made) if out is None else self.write(out, made, op)
+        return self.tensor(call_node) if out is None else self.write(out, call_node, op)
 
     def _node_of(self, x: Tensor) -> Node | None:
         """Return the node of a tensor of this trace, if it has no views; else None."""
