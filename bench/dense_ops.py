@@ -41,7 +41,6 @@ REASONS_OF = {  # the same of one kind of machine
         "prod": "every factor of floats is multiplied in f64, and a core converts two of them in a cycle, where it could multiply eight f32",
         "silu": "it is computed in f64, two at a time, and rounded once, so that every device returns the same bits",
         "clip": "its loop alone takes as long as PyTorch's whole call; where the rest goes was not found",
-        "full": "its stores reach NumPy's speed; what makes PyTorch's faster was not found",
         "gelu": "the negative tail keeps its digits, which takes a quotient and a longer polynomial",
         "erf": "both of its polynomials and the exponential are computed for all elements",
     },
