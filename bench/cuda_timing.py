@@ -76,7 +76,7 @@ def device_ms(call: Call, times: int) -> float:
     return first.elapsed_time(last)
 
 
-def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int, settle_ms: float = SETTLE_MS) -> dict[str, Taken]:
+def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int) -> dict[str, Taken]:
     """Microseconds of a call of each arm, by the device's events. Arms take turns, so that what drifts reaches all alike.
 
     Where a call of any arm is long, every arm runs untimed for a while before each of its values: long calls reach the limit of
