@@ -242,6 +242,18 @@ def test_the_kernels_for_several_tokens_are_built(window: int, parts: int) -> No
     built(module.attend_kernel, kinds, common | own, 90, num_warps=4)
 
 
+def kinds_of_new_tokens() -> dict[str, Any]:
+    """Return the types of the arguments that both kernels for new tokens take."""
+    from tritium.backends.cuda.attention import decode as cuda_decode
+
+    slots = cuda_decode.SlotStrides("i32", "i32")
+    return {
+        "x": cuda_decode.Tokens(*["*fp32"] * 3), "k": "*fp16", "v": "*fp16", "places": "*i32", "out": "*fp32",
+        "sums": kernels().PartSums(*["*fp64"] * 3), "counts": "*i32", "x_strides": cuda_decode.TokenStrides(*["i32"] * 4),
+        "k_strides": slots, "v_strides": slots, "o_strides": cuda_decode.OutStrides("i32", "i32"),
+    }  # fmt: skip
+
+
 @compiles
 @pytest.mark.parametrize(("parts", "batch"), [(1, 1), (16, 1), (32, 1), (1, 64), (4, 16)])
 @pytest.mark.parametrize(("fresh", "settled"), [(False, False), (True, False), (True, True)])
@@ -252,12 +264,7 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
     kernel = cuda_decode.decode
     fixed = {"PER": 4, "USED": 4, "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True, "FRESH": fresh,
              "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
-    slots = cuda_decode.SlotStrides("i32", "i32")
-    kinds = {
-        "x": cuda_decode.Tokens(*["*fp32"] * 3), "k": "*fp16", "v": "*fp16", "places": "*i32", "out": "*fp32",
-        "sums": kernels().PartSums(*["*fp64"] * 3), "counts": "*i32", "x_strides": cuda_decode.TokenStrides(*["i32"] * 4),
-        "k_strides": slots, "v_strides": slots, "o_strides": cuda_decode.OutStrides("i32", "i32"),
-    }  # fmt: skip
+    kinds = kinds_of_new_tokens()
     options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.registers(batch, parts), "launch_pdl": True}
     made = built(kernel, kinds, fixed, 90, kinds, **options)
     ptx = made.asm["ptx"]
@@ -271,7 +278,7 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
 @compiles
 def test_the_kernel_for_many_sequences_is_built() -> None:
     """Tensor cores multiply in f64, lanes load 16 bytes of keys and values, and no register is spilled."""
-    from tritium.backends.cuda.attention import decode as cuda_decode, many as cuda_many
+    from tritium.backends.cuda.attention import many as cuda_many
 
     fixed = {
         "PER": 4,
@@ -283,12 +290,7 @@ def test_the_kernel_for_many_sequences_is_built() -> None:
         "SETTLED": True,
         "FACTOR": 0.25,
     }
-    slots = cuda_decode.SlotStrides("i32", "i32")
-    kinds = {
-        "x": cuda_decode.Tokens(*["*fp32"] * 3), "k": "*fp16", "v": "*fp16", "places": "*i32", "out": "*fp32",
-        "sums": kernels().PartSums(*["*fp64"] * 3), "counts": "*i32", "x_strides": cuda_decode.TokenStrides(*["i32"] * 4),
-        "k_strides": slots, "v_strides": slots, "o_strides": cuda_decode.OutStrides("i32", "i32"),
-    }  # fmt: skip
+    kinds = kinds_of_new_tokens()
     made = built(
         cuda_many.decode_many, kinds, fixed, 90, kinds, num_warps=4, maxnreg=cuda_many.registers(512, 132), launch_pdl=True
     )  # fmt: skip

@@ -12,24 +12,13 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.linear.grouped import BLOCK, group_sums, in_order, sum_blocks
-from tritium.backends.cuda.linear.plain import MASK, dot4, grouped_sums, multiply_steps
+from tritium.backends.cuda.linear.plain import MASK, MASKED, dot4, grouped_sums, multiply_steps
 from tritium.backends.cuda.order import begin
 
 TILE = tl.constexpr(
     3
 )  # numbers of a tile: its expert (-1: an empty tile), its first pair, and the end of the expert's pairs
 SOME = tl.constexpr(64)  # tiles that are written together
-PLANES = tl.constexpr("""{
-    .reg .b32 t0, t1, t2, t3;
-    and.b32 t0, $4, 0x03030303;
-    and.b32 t1, $4, 0x0c0c0c0c;
-    and.b32 t2, $4, 0x30303030;
-    and.b32 t3, $4, 0xc0c0c0c0;
-    dp4a.u32.s32 $0, t0, $5, $9;
-    dp4a.u32.s32 $1, t1, $6, $10;
-    dp4a.u32.s32 $2, t2, $7, $11;
-    dp4a.u32.s32 $3, t3, $8, $12;
-}""")  # codes masked in place: the sum of plane s is 4**s times too large
 
 
 @triton.jit
@@ -41,7 +30,7 @@ def _dot_planes(words, x, KW, inside, sums, ASM: tl.constexpr):
     p3 = tl.load(x + 3 * KW, mask=inside, other=0)[None, :]
     if ASM:
         return tl.inline_asm_elementwise(
-            PLANES, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r", [words, p0, p1, p2, p3, sums[0], sums[1], sums[2], sums[3]],
+            MASKED, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r", [words, p0, p1, p2, p3, sums[0], sums[1], sums[2], sums[3]],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
         )  # fmt: skip
     s0 = dot4(words & MASK, p0, sums[0], ASM)
@@ -230,6 +219,16 @@ def arrange(experts, order, tiles, outside, P, BM: tl.constexpr, BLOCK_P: tl.con
 
 
 @triton.jit
+def _place(tiles, N, BN: tl.constexpr, EARLY: tl.constexpr):
+    """Return of a CTA: the place of its tile, its BN rows, and the tile's expert (-1: an empty tile)."""
+    across = tl.cdiv(N, BN)
+    slot = tl.program_id(0) // across
+    rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
+    begin(EARLY)
+    return slot, rn, tl.load(tiles + slot * TILE).to(tl.int64)
+
+
+@triton.jit
 def _tile(tiles, order, slot, SHARE, BM: tl.constexpr):
     """Return of a tile that is not empty: its pairs, which of them there are, and their tokens; others are those of pair 0."""
     place = tl.load(tiles + slot * TILE + 1) + tl.arange(0, BM)
@@ -252,11 +251,7 @@ def multiply_tiles(
     ASM: tl.constexpr, BYTES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Multiply the tokens of a tile of BM pairs with BN rows of its expert by tensor cores. KB: bytes of a row of w."""
-    across = tl.cdiv(N, BN)
-    slot = tl.program_id(0) // across
-    rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
-    begin(EARLY)
-    e = tl.load(tiles + slot * TILE).to(tl.int64)
+    slot, rn, e = _place(tiles, N, BN, EARLY)
     if e >= 0:
         pair, there, token = _tile(tiles, order, slot, SHARE, BM)
         from_w = w + (e * N + tl.minimum(rn, N - 1))[:, None] * KB
@@ -276,12 +271,8 @@ def multiply_tiles_grouped(
     EARLY: tl.constexpr,
 ):  # fmt: skip
     """Multiply as `multiply_tiles` with a scale for each GROUP columns; codes are in lines, as in `cuda.linear.grouped`."""
-    across = tl.cdiv(N, BN)
-    slot = tl.program_id(0) // across
-    rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
+    slot, rn, e = _place(tiles, N, BN, EARLY)
     rk = tl.arange(0, 32)
-    begin(EARLY)
-    e = tl.load(tiles + slot * TILE).to(tl.int64)
     if e >= 0:
         pair, there, token = _tile(tiles, order, slot, SHARE, BM)
         near = e * N + tl.minimum(rn, N - 1)
@@ -301,11 +292,7 @@ def multiply_tiles_of_any_group(
     BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BY: tl.constexpr, BYTES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Multiply as `multiply_tiles` with int8 weights and a scale for each LENGTH columns, as `grouped_sums` adds them."""
-    across = tl.cdiv(N, BN)
-    slot = tl.program_id(0) // across
-    rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
-    begin(EARLY)
-    e = tl.load(tiles + slot * TILE).to(tl.int64)
+    slot, rn, e = _place(tiles, N, BN, EARLY)
     if e >= 0:
         pair, there, token = _tile(tiles, order, slot, SHARE, BM)
         near = e * N + tl.minimum(rn, N - 1)

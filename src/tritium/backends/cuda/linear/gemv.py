@@ -12,21 +12,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from tritium.backends.cuda.functions import ROUND
+from tritium.backends.cuda.linear.plain import MASKED
 from tritium.backends.cuda.linear.quantise import INFINITE, MOST, SMALLEST
 
 barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # its name from Triton 3.7 on
 
-MASKED = gl.constexpr("""{
-    .reg .b32 t0, t1, t2, t3;
-    and.b32 t0, $4, 0x03030303;
-    and.b32 t1, $4, 0x0c0c0c0c;
-    and.b32 t2, $4, 0x30303030;
-    and.b32 t3, $4, 0xc0c0c0c0;
-    dp4a.u32.s32 $0, t0, $5, $9;
-    dp4a.u32.s32 $1, t1, $6, $10;
-    dp4a.u32.s32 $2, t2, $7, $11;
-    dp4a.u32.s32 $3, t3, $8, $12;
-}""")
 PACKED = gl.constexpr("""{
     .reg .b32 t0, t1;
     prmt.b32 t0, $1, $2, 0x0040;

@@ -14,8 +14,17 @@ import triton.language as tl
 from tritium.backends.cuda.order import begin
 
 MASK = tl.constexpr(0x03030303)
-
-
+MASKED = tl.constexpr("""{
+    .reg .b32 t0, t1, t2, t3;
+    and.b32 t0, $4, 0x03030303;
+    and.b32 t1, $4, 0x0c0c0c0c;
+    and.b32 t2, $4, 0x30303030;
+    and.b32 t3, $4, 0xc0c0c0c0;
+    dp4a.u32.s32 $0, t0, $5, $9;
+    dp4a.u32.s32 $1, t1, $6, $10;
+    dp4a.u32.s32 $2, t2, $7, $11;
+    dp4a.u32.s32 $3, t3, $8, $12;
+}""")  # codes masked in place: the sum of plane s is 4**s times too large
 FIELD = tl.constexpr(
     ("and.b32 $0, $1, 0x03030303;",)
     + tuple(f"{{ .reg .b32 t; shr.b32 t, $1, {n}; and.b32 $0, t, 0x03030303; }}" for n in (2, 4, 6))

@@ -220,6 +220,14 @@ def _gradients(dy, rm, rn, M, N):
 
 
 @triton.jit
+def _by_rows(v, g, rn, N, BY_ROW: tl.constexpr):
+    """Return gradients times the scales of the rows of weights, where they have their own."""
+    if BY_ROW:
+        v = v * tl.load(g + rn, mask=rn < N, other=0.0)[None, :]
+    return v
+
+
+@triton.jit
 def _bits(v):
     return v.to(tl.int32, bitcast=True) & MOST
 
@@ -236,9 +244,7 @@ def gradient_peaks(
     begin(EARLY)
     v = _gradients(dy, rm, rn, M, N)
     if FOR_X:
-        u = v
-        if BY_ROW:
-            u = v * tl.load(g + rn, mask=rn < N, other=0.0)[None, :]
+        u = _by_rows(v, g, rn, N, BY_ROW)
         tl.atomic_max(rows + rm, tl.max(_bits(u), 1), mask=rm < M, sem="relaxed")
     if FOR_W:
         u = v * tl.load(token_scale + rm, mask=rm < M, other=0.0)[:, None]
@@ -275,9 +281,7 @@ def gradient_bytes(
     begin(EARLY)
     v = _gradients(dy, rm, rn, M, N)
     if FOR_X:
-        u = v
-        if BY_ROW:
-            u = v * tl.load(g + rn, mask=rn < N, other=0.0)[None, :]
+        u = _by_rows(v, g, rn, N, BY_ROW)
         steps, size = _steps(tl.load(rows + rm, mask=rm < M, other=0))
         near = _rounded(u, steps[:, None])
         tl.atomic_add(total + rm, tl.sum(near, 1), mask=rm < M, sem="relaxed")
