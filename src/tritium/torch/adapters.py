@@ -41,10 +41,9 @@ class _Product(torch.autograd.Function):
         q = (q * a).flatten(-2).to(kind) if group else q.to(kind)
         y = torch.empty((*x.shape[:-1], codes.shape[0]), dtype=x.dtype, device=x.device)
         for rows in _pieces(codes.shape[0], x.shape[-1]):
-            part = functional.linear(
-                q, _dense(codes[rows], scale[rows] if scale.ndim else scale, group, x.shape[-1], kind)
-            )
-            y[..., rows] = part if group else part * (a * (scale[rows] if scale.ndim else scale))
+            g = scale[rows] if scale.ndim else scale
+            part = functional.linear(q, _dense(codes[rows], g, group, x.shape[-1], kind))
+            y[..., rows] = part if group else part * (a * g)
         return y
 
     @staticmethod
