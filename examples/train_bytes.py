@@ -231,10 +231,9 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 
 def windows(count: int, context: int, batch: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield the places of random stretches of a text, one byte longer than the context, for ever."""
-    reach = torch.arange(context + 1)
+    """Yield where random stretches of a text begin that are one byte longer than the context, for ever."""
     while True:
-        yield torch.randint(count - context, (batch, 1), generator=generator) + reach
+        yield torch.randint(count - context, (batch, 1), generator=generator)
 
 
 def loss_of(logits: torch.Tensor, following: torch.Tensor, soft: torch.Tensor | None, recipe: Recipe) -> torch.Tensor:
@@ -309,38 +308,68 @@ def sample(
     return bytes(ids).decode(errors="replace")
 
 
-def train(args: argparse.Namespace, model: Network, learn: torch.Tensor, held: torch.Tensor) -> list[dict[str, float]]:
-    """Train in place; return the loss curve: a row every `--log-every` steps, with bits per byte at some of them."""
-    device, recipe = learn.device, recipe_of(args)
+def gradients_of(
+    args: argparse.Namespace, model: Network, learn: torch.Tensor, recipe: Recipe
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what leaves the gradients of windows in the parameters and returns their loss; compiled for CUDA it is one graph."""
+    device = learn.device
     run = torch.compile(model) if args.compile else model
-    optimizer = make_optimizer(model, recipe, fused=device.type == "cuda")
     labels = soft_labels(read_network(args.teacher, args.device), learn, args.context) if args.teacher else None
-    source = windows(len(learn), args.context, args.batch, torch.Generator().manual_seed(args.seed))
+    reach = torch.arange(args.context + 1, device=device)
 
-    def backward(places: torch.Tensor) -> torch.Tensor:
-        places = places.to(device)
+    def compute(starts: torch.Tensor) -> torch.Tensor:
+        model.zero_grad(set_to_none=True)
+        places = starts.to(device) + reach
         ids = learn[places].long()
         with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
             logits = run(ids[:, :-1])
         loss = loss_of(logits, ids[:, 1:], None if labels is None else labels[places[:, 1:]], recipe)
         loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         return loss.detach()
 
-    if args.compile:  # before the clock starts
-        backward(next(windows(len(learn), args.context, args.batch, torch.Generator().manual_seed(args.seed)))).item()
-        optimizer.zero_grad(set_to_none=True)
+    return captured(compute, args.batch) if args.compile and learn.is_cuda else compute
+
+
+def captured(compute: Callable[[torch.Tensor], torch.Tensor], batch: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the same computation as a CUDA graph: the kernels of a small network take less time than their launches."""
+    starts = torch.zeros(batch, 1, dtype=torch.int64, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):  # compiles, and fills what is allocated once
+            compute(starts)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = compute(starts)
+
+    def replay(given: torch.Tensor) -> torch.Tensor:
+        starts.copy_(given.pin_memory(), non_blocking=True)
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def train(args: argparse.Namespace, model: Network, learn: torch.Tensor, held: torch.Tensor) -> list[dict[str, float]]:
+    """Train in place; return the loss curve: a row every `--log-every` steps, with bits per byte at some of them."""
+    recipe = recipe_of(args)
+    optimizer = make_optimizer(model, recipe, fused=learn.is_cuda)
+    apply_schedules(model, optimizer, recipe, 0.0)
+    compute = gradients_of(args, model, learn, recipe)
+    source = windows(len(learn), args.context, args.batch, torch.Generator().manual_seed(args.seed))
     curve: list[dict[str, float]] = []
     start, mean, done, step = time.perf_counter(), None, 0.0, 0
     while step < args.steps and done < 1:
         elapsed = time.perf_counter() - start
         done = max(step / args.steps, elapsed / (args.minutes * 60) if args.minutes else 0)
         rate = apply_schedules(model, optimizer, recipe, min(done, 1.0))["learning_rate"]
-        loss = backward(next(source))
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        loss = compute(next(source))
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
         step += 1
-        mean = loss if mean is None else torch.lerp(mean, loss, 0.05)
+        mean = loss.clone() if mean is None else torch.lerp(mean, loss, 0.05)
+        if step % 50 == 0:
+            mean.item()  # the clock is the device's
         if step % args.log_every == 0 or step == args.steps or done >= 1:
             row = {"step": step, "loss": round(mean.item(), 4), "lr": round(rate, 6)}
             if step % (args.log_every * args.eval_every) == 0:

@@ -16,10 +16,13 @@ import torch
 from network import Llama, Sizes
 
 from tritium.io import gguf
+from tritium.io.model import recommended
 from tritium.io.stream import Piece
 from tritium.torch import Recipe, export, prepare
 
 GROUP = 64  # columns that share a scale: Q2_0's blocks
+NAME = "SmolLM2-135M-Instruct, ternary"
+SAMPLING = {"temperature": 0.5, "min_p": 0.05, "repetition_penalty": 1.1}
 Array = np.ndarray[Any, Any]
 
 
@@ -39,7 +42,7 @@ def as_q4_0(table: Array) -> Array:
 
 
 def shrink_embedding(source: Path, target: Path) -> None:
-    """Copy a GGUF file with its embedding in Q4_0."""
+    """Copy a GGUF file with its embedding in Q4_0, its name, its licence and the sampling that its answers are best with."""
     file, pieces = gguf.parse(source.read_bytes()), []
     for name, tensor in file.tensors.items():
         data = np.frombuffer(file.data(name), np.uint8)
@@ -51,6 +54,8 @@ def shrink_embedding(source: Path, target: Path) -> None:
             )
         pieces.append(Piece(name, tensor.shape, kind, data.nbytes, lambda data=data: [data]))
     metadata = {key: value.raw for key, value in file.metadata.values_by_key.items()}
+    metadata |= {"general.name": gguf.string(NAME), "general.license": gguf.string("apache-2.0")}
+    metadata |= recommended.to_gguf(SAMPLING)
     with target.open("wb") as out:
         gguf.write(out, metadata, pieces)
 

@@ -18,6 +18,7 @@ import tritium as tt
 from hub_server import Hub, serving, use
 from tritium.cli.root import cli
 from tritium.errors import TritiumError
+from tritium.models.load import shipped
 
 
 def run(*args: str, **more: Any) -> Any:
@@ -114,6 +115,19 @@ def test_a_chat_remembers_what_was_said(template: str) -> None:
     first = model.generate("user: Hello\nassistant:", max_tokens=12).text
     second = model.generate(f"user: Hello\nassistant: {first}\nuser: And then?\nassistant:", max_tokens=12).text
     assert found.stdout == f"{first}\n{second}\n{first}\n", answers
+
+
+def test_a_chat_samples_as_the_model_file_recommends(template: str, tmp_path: Path) -> None:
+    folder, file = tmp_path / "hf", str(tmp_path / "warm.gguf")
+    tt.io.convert(shipped("kjv-draft"), folder, to="hf")
+    (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.9, "top_k": 5, "top_p": 7}')
+    tt.io.convert(folder, file, to="i2_s")
+    options = ("chat", file, "--template", template, "-n", "20", "--seed", "4")
+    found = run(*options, input="Hello\n")
+    assert "[sampling as the model file recommends: temperature 0.9, top_k 5]" in found.stderr
+    assert "top_p must be from 0 to 1" in found.stderr
+    assert found.stdout == run(*options, "-t", "0.9", "--top-k", "5", input="Hello\n").stdout
+    assert found.stdout != run(*options, "-t", "0", input="Hello\n").stdout
 
 
 def test_a_message_that_does_not_fit_is_dropped_and_the_chat_goes_on(template: str) -> None:

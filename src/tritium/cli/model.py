@@ -55,6 +55,7 @@ from tritium.threads import set_num_threads
 if TYPE_CHECKING:
     from tritium.models.generation import Generation
     from tritium.models.load import Model
+    from tritium.models.text.tokenizer import Tokenizer
 
 Command = Callable[..., Any]
 # A run of `generate` that names neither a model nor a prompt:
@@ -293,6 +294,25 @@ def as_record(g: Generation, model: Model, prompt: str | list[int]) -> dict[str,
     return record | {"prompt_tokens": g.prompt_tokens, "reused": g.reused, "seed": g.seed} | times
 
 
+def recommended(tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the sampling that the model file recommends, without what the command line says; tell what it is."""
+    from tritium.models.sampling import usable
+
+    context = click.get_current_context()
+    used, reasons = usable(tokenizer.sampling)
+    for reason in reasons:
+        echo(f"[not followed, of what the model file recommends: {reason}]", err=True)
+    used = {
+        name: value
+        for name, value in used.items()
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE
+    }
+    if used:
+        values = ", ".join(f"{name} {value:g}" for name, value in used.items())
+        echo(f"[sampling as the model file recommends: {values}]", err=True)
+    return used
+
+
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--context", type=click.IntRange(2), help="Context length in tokens (default: the model's).")
@@ -307,12 +327,14 @@ def as_record(g: Generation, model: Model, prompt: str | list[int]) -> dict[str,
 def chat(model: str | None, system: str | None, template: str | None, **options: Any) -> None:
     """Chat with a model. An empty line or Ctrl-D ends the conversation; /new starts another.
 
-    Earlier turns stay in the KV cache: only new text is prefilled.
+    Earlier turns stay in the KV cache: only new text is prefilled. Sampling is what the model file recommends, unless an option says
+    otherwise.
     """
     from tritium.models.text import chat as chats
 
     model_options, sampling = split(options, *MODEL, "context")
     loaded = opened(model, **model_options)
+    sampling |= recommended(loaded.tokenizer)
     form = read_text(template) if template else loaded.tokenizer.chat_template
     start = [{"role": "system", "content": system}] if system else []
     messages = list(start)

@@ -29,11 +29,11 @@ from tritium.io.formats import (
     survey,
     unknown,
 )
-from tritium.io.model import experts, names, pooling, tokenizer
+from tritium.io.model import experts, names, pooling, recommended, tokenizer
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
 from tritium.io.model.supported import hadamard_fields
-from tritium.io.reader import contained, fault, map_file
+from tritium.io.reader import contained, fault, map_file, read_json
 from tritium.io.stream import Piece, Progress, Wrote, appearing, check_free
 from tritium.io.verify import compare_ternary
 
@@ -257,8 +257,11 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
     metadata |= names.config_to_gguf(model.config, arch)
     keys, warnings = tokenizer.to_gguf(model.folder, model.config)
     pooled, lost = pooling.to_gguf(model.folder, arch.gguf)
-    work.warnings += warnings + lost
-    return arch, metadata | keys | pooled
+    side = "generation_config.json"
+    has_side = (model.folder / side).is_file()
+    sampling, odd = recommended.from_config(read_json(contained(model.folder, side)) if has_side else {})
+    work.warnings += warnings + lost + odd
+    return arch, metadata | keys | pooled | recommended.to_gguf(sampling)
 
 
 def _write_safetensors(
@@ -296,7 +299,10 @@ def _side_files(path: Path, model: ModelFile, config: dict[str, Any], work: _Wor
     if model.gguf is not None:
         tokenizer_files, warnings = tokenizer.from_gguf(model.metadata)
         work.warnings += warnings
+        sampling, odd = recommended.from_gguf(model.metadata)
+        work.warnings += odd
         files |= tokenizer_files | pooling.from_gguf(model.metadata, config.get("hidden_size"))
+        files |= recommended.to_config(sampling)
         if not model.arch:
             work.warnings.append("this architecture has no configuration here; all keys are kept in gguf_metadata.json")
         if warnings or not model.arch or not tokenizer_files:

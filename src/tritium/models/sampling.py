@@ -159,6 +159,20 @@ _RANGES = {
 _WHOLE = {"top_k", "repetition_window"}
 
 
+def usable(values: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+    """Return those of recommended values that `Sampler` takes, and for the others why not."""
+    used: dict[str, float] = {}
+    reasons = []
+    for name, value in values.items():
+        try:
+            Sampler(**{name: value})
+        except ArgumentError as error:
+            reasons.append(str(error))
+        else:
+            used[name] = value
+    return used, reasons
+
+
 def _check_bias(logit_bias: Mapping[int, float] | None) -> None:
     if logit_bias is None:
         return

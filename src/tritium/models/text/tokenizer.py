@@ -13,7 +13,7 @@ import codecs
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +46,8 @@ class Tokenizer(Protocol):
     def special(self) -> dict[str, int]: ...
     @property
     def suffix(self) -> tuple[int, ...]: ...
+    @property
+    def sampling(self) -> Mapping[str, float]: ...
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
     def decode(self, ids: Iterable[int]) -> str: ...
     def bytes_of(self, token: int) -> bytes: ...
@@ -63,6 +65,7 @@ class Facts:
     chat_template: str | None = None
     warnings: tuple[str, ...] = ()
     suffix: tuple[int, ...] = ()  # tokens that end a text which is embedded
+    sampling: Mapping[str, float] = field(default_factory=dict)  # what the file recommends, by the names of `Sampler`
 
 
 class _Known(ABC):
@@ -93,6 +96,10 @@ class _Known(ABC):
     @property
     def chat_template(self) -> str | None:
         return self.facts.chat_template
+
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        return self.facts.sampling
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from typing import Any
 from tritium.errors import PackageError, install_command
 from tritium.escape import visible
 from tritium.io import gguf
-from tritium.io.model import tokenizer as keys
+from tritium.io.model import recommended, tokenizer as keys
 from tritium.io.reader import contained, fault, read_json, read_side, read_start
 from tritium.models.text.expansion import check_steps, steps
 from tritium.models.text.tokenizer import (
@@ -208,8 +208,9 @@ def _facts(
         for name in ("generation_config.json", "config.json"):
             ids += _numbers(sides[name].get(f"{key}_token_id"), f"{name}, {key}_token_id")
     bos, eos = numbers["bos"], numbers["eos"]
+    sampling, warnings = recommended.from_config(sides["generation_config.json"])
     return Facts(
-        bos=bos[0] if bos else None, eos=frozenset(eos), chat_template=template,
+        sampling=sampling, warnings=tuple(warnings), bos=bos[0] if bos else None, eos=frozenset(eos), chat_template=template,
         bos_token=(token_of(bos[0]) or "") if bos else "", eos_token=(token_of(eos[0]) or "") if eos else "",
     )  # fmt: skip
 
@@ -267,8 +268,9 @@ def _gguf_facts(metadata: Mapping[str, Any], tokens: Sequence[str], types: Seque
     ends = {i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == keys.CONTROL and t in ENDS}
     setting = gguf.scalar(metadata, "tokenizer.ggml.add_bos_token")
     template = gguf.scalar(metadata, "tokenizer.chat_template")
+    sampling, warnings = recommended.from_gguf(metadata)
     return Facts(
-        bos=ids.get("bos"), eos=frozenset(ends | {n for k, n in ids.items() if k != "bos"}),
+        sampling=sampling, warnings=tuple(warnings), bos=ids.get("bos"), eos=frozenset(ends | {n for k, n in ids.items() if k != "bos"}),
         adds_bos=setting if isinstance(setting, bool) else adds,
         suffix=(ids["eos"],) if gguf.scalar(metadata, "tokenizer.ggml.add_eos_token") is True and "eos" in ids else (),
         bos_token=tokens[ids["bos"]] if "bos" in ids else "",
@@ -291,7 +293,9 @@ def _gpt2(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> B
         raise fault("tokenizer.ggml.merges", "; ".join(warnings), "the tokens and merges of byte-level BPE")
     with _reading("tokenizer.ggml.merges"):
         inner = _assembled(files["tokenizer.json"])
-    return PackageTokenizer(inner, "bytes", replace(facts, warnings=tuple(warnings)), silent, source="tokenizer.ggml")
+    return PackageTokenizer(
+        inner, "bytes", replace(facts, warnings=(*facts.warnings, *warnings)), silent, source="tokenizer.ggml"
+    )
 
 
 def _assembled(body: dict[str, Any]) -> Any:
