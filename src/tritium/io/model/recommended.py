@@ -31,20 +31,20 @@ Values = dict[str, float]
 def from_gguf(metadata: Mapping[str, Any]) -> tuple[Values, list[str]]:
     """Return what the keys of a GGUF file recommend, and warnings for those that cannot be followed."""
     names = {PREFIX + key: name for name, (key, _) in KEYS.items()}
-    found = {key: gguf.scalar(metadata, key) for key in metadata if key.startswith(PREFIX)}
+    fields = {key: gguf.scalar(metadata, key) for key in metadata if key.startswith(PREFIX)}
     return _known(
-        {names.get(key, ""): value for key, value in found.items()}, [key for key in found if key not in names]
+        {names.get(key, ""): value for key, value in fields.items()}, [key for key in fields if key not in names]
     )
 
 
 def from_config(config: Mapping[str, Any]) -> tuple[Values, list[str]]:
     """Return what a generation_config.json recommends: without `do_sample` the likeliest token, whatever its temperature says."""
-    found = {name: config[name] for name in CONFIG if config.get(name) is not None}
+    fields = {name: config[name] for name in CONFIG if config.get(name) is not None}
     if config.get("do_sample") is not True:
-        found = {name: value for name, value in found.items() if name == "repetition_penalty"}
-    elif "temperature" not in found:
-        found["temperature"] = 1.0
-    return _known(found, [])
+        fields = {name: value for name, value in fields.items() if name == "repetition_penalty"}
+    elif "temperature" not in fields:
+        fields["temperature"] = 1.0
+    return _known(fields, [])
 
 
 def to_gguf(values: Mapping[str, float]) -> dict[str, bytes]:
@@ -62,11 +62,11 @@ def to_config(values: Mapping[str, float]) -> dict[str, Any]:
     return {"generation_config.json": {"do_sample": values.get("temperature", 0) > 0} | fields} if fields else {}
 
 
-def _known(found: Mapping[str, Any], unknown: list[str]) -> tuple[Values, list[str]]:
+def _known(fields: Mapping[str, Any], unknown: list[str]) -> tuple[Values, list[str]]:
     """Return the finite numbers, as short as f32 holds them, and warnings for everything else."""
     warnings = [f"the file recommends {visible(key)}, which no sampler here has" for key in unknown]
     values: Values = {}
-    for name, value in found.items():
+    for name, value in fields.items():
         if not name:
             continue
         if (
