@@ -328,27 +328,28 @@ def gradients_of(
         nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         return loss.detach()
 
-    return captured(compute, args.batch) if args.compile and learn.is_cuda else compute
+    return Captured(compute, args.batch) if args.compile and learn.is_cuda else compute
 
 
-def captured(compute: Callable[[torch.Tensor], torch.Tensor], batch: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the same computation as a CUDA graph: the kernels of a small network take less time than their launches."""
-    starts = torch.zeros(batch, 1, dtype=torch.int64, device="cuda")
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):  # compiles, and fills what is allocated once
-            compute(starts)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = compute(starts)
+class Captured:
+    """A computation of the gradients as a CUDA graph: the kernels of a small network take less time than their launches."""
 
-    def replay(given: torch.Tensor) -> torch.Tensor:
-        starts.copy_(given.pin_memory(), non_blocking=True)
-        graph.replay()
-        return loss
+    def __init__(self, compute: Callable[[torch.Tensor], torch.Tensor], batch: int) -> None:
+        self.compute = compute  # stays, with the tensors that the graph reads
+        self.starts = torch.zeros(batch, 1, dtype=torch.int64, device="cuda")
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):  # compiles, and fills what is allocated once
+                compute(self.starts)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = compute(self.starts)
 
-    return replay
+    def __call__(self, starts: torch.Tensor) -> torch.Tensor:
+        self.starts.copy_(starts.pin_memory(), non_blocking=True)
+        self.graph.replay()
+        return self.loss
 
 
 def train(args: argparse.Namespace, model: Network, learn: torch.Tensor, held: torch.Tensor) -> list[dict[str, float]]:

@@ -130,6 +130,15 @@ def test_on_the_cpu_layers_compute_in_torch() -> None:
 
 
 @on_gpu
+def test_on_a_gpu_large_steps_run_on_kernels() -> None:
+    one = BitLinear(1024, 1024, device="cuda", dtype=torch.bfloat16)
+    small, large = (torch.zeros(tokens, 1024, device="cuda", dtype=torch.bfloat16) for tokens in (1024, 8192))
+    assert (one._steps_through_kernels(small), one._steps_through_kernels(large)) == (False, True)
+    one.gradients = "int8"
+    assert one._steps_through_kernels(small)
+
+
+@on_gpu
 @AXES
 @BOTH
 @pytest.mark.parametrize("masters", [False, True])
@@ -144,6 +153,7 @@ def test_on_a_gpu_bf16_runs_on_kernels(axis: int | None, gradients: str, masters
         device="cuda",
         dtype=torch.float32 if masters else torch.bfloat16,
     )
+    one.kernels = True
     x = drawn(4, 50, 256).cuda().to(one.weight.dtype).requires_grad_()
     whole = torch.compile(one, fullgraph=True)
     with torch.autocast("cuda", torch.bfloat16, enabled=masters):
@@ -168,6 +178,7 @@ def test_on_a_gpu_bf16_runs_on_kernels(axis: int | None, gradients: str, masters
 @pytest.mark.parametrize("options", [{"group": 64}, {"scales": "learned"}, {"activations": "float"}, {"lambda_": 0.5}])
 def test_other_layers_compute_in_torch_there_too(options: dict[str, Any]) -> None:
     one = BitLinear(256, 64, device="cuda", dtype=torch.bfloat16, **options)
+    one.kernels = True
     x = drawn(8, 256).cuda().bfloat16()
     assert not one._steps_through_kernels(x)
     assert one(x).dtype is torch.bfloat16

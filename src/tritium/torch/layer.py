@@ -32,6 +32,9 @@ from tritium.torch.steps import GRADIENTS
 
 HAS_TRITON = find_spec("triton") is not None
 SCALES = ("absmean", "learned")
+LARGE_STEP = (
+    1 << 33
+)  # multiplications and additions from which kernels save more of the GPU's time than they take of the host's
 HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
 
@@ -53,11 +56,14 @@ class BitLinear(nn.Linear):
     `scales` are the mean magnitude of the weights ("absmean") or a parameter ("learned", from that mean; `reset_scale` sets it
     anew). `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS
     norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`. `gradients` are products in "bf16", or in "int8"
-    where a training step runs on kernels: an approximation. `kernels = False` has training steps computed in torch's operations.
+    where a training step runs on kernels: an approximation. `kernels` says whether training steps run on those of a GPU: True, False (torch's
+    operations), or None, where they are large or have int8 gradients.
     """
 
     scale: nn.Parameter | None
-    kernels: bool = True  # training steps that `_steps_through_kernels` says can run on them do
+    kernels: bool | None = (
+        None  # training steps that can run on kernels do: always, never, or (None) where they are large enough
+    )
     gradients: str = "bf16"  # also of layers that were stored before they had it
     _quick: Any = None  # `ops.quick` of what was packed
 
@@ -118,8 +124,11 @@ class BitLinear(nn.Linear):
     def _steps_through_kernels(self, x: torch.Tensor) -> bool:
         """Return True if a training step runs on kernels: bf16 on a GPU, int8 by token, a scale that is no parameter, for all or by row."""
         autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
+        wanted = self.kernels
+        if wanted is None:
+            wanted = self.gradients == "int8" or x.numel() * self.out_features >= LARGE_STEP
         return (
-            self.kernels
+            wanted
             and x.is_cuda
             and (torch.get_autocast_dtype("cuda") if autocast else x.dtype) is torch.bfloat16
             and self.lambda_ == 1
