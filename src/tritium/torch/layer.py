@@ -124,11 +124,11 @@ class BitLinear(nn.Linear):
     def _steps_through_kernels(self, x: torch.Tensor) -> bool:
         """Return True if a training step runs on kernels: bf16 on a GPU, int8 by token, a scale that is no parameter, for all or by row."""
         autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
-        wanted = self.kernels
-        if wanted is None:
-            wanted = self.gradients == "int8" or x.numel() * self.out_features >= LARGE_STEP
+        enabled = self.kernels
+        if enabled is None:
+            enabled = self.gradients == "int8" or x.numel() * self.out_features >= LARGE_STEP
         return (
-            wanted
+            enabled
             and x.is_cuda
             and (torch.get_autocast_dtype("cuda") if autocast else x.dtype) is torch.bfloat16
             and self.lambda_ == 1
