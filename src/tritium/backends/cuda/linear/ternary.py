@@ -108,10 +108,10 @@ def _readable(x: Value) -> Value:
     return (x if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x.float()).contiguous()
 
 
-def _cut(columns: int) -> tuple[int, int, int]:
-    """Return (block, passes, warps) of a row."""
+def _cut(columns: int, alone: bool = False) -> tuple[int, int, int]:
+    """Return (block, passes, warps) of a row; more warps where it has a multiprocessor alone, and all wait for it."""
     block = min(max(1 << (columns - 1).bit_length(), 128), ONE_PASS)
-    return block, -(-columns // block), min(max(block // 1024, 1), 16)
+    return block, -(-columns // block), min(max(block // (256 if alone else 1024), 1), 16)
 
 
 def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
@@ -123,7 +123,7 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
     wide, g = tuned.wide(k), gpu(x.device)
     q = scratch((_rows(m, tiled), wide), torch.int8, x.device)
     scale, total = scratch((m,), torch.float32, x.device), scratch((m,), torch.int32, x.device)
-    block, passes, warps = _cut(wide)
+    block, passes, warps = _cut(wide, m <= g.processors)
     kind, weight, eps = _norm(norm, x)
     if m:
         with current(x):
