@@ -518,6 +518,25 @@ def test_an_empty_layer_has_its_shape(n: int, k: int, m: int) -> None:
     assert not bool(y.any())
 
 
+@compiles
+def test_how_warpgroups_are_launched_is_kept_for_a_shape() -> None:
+    case = choice("wgmma", 64, 64, 128, 1, 5, 168, 240, -3), 2560, 64, 1728, True
+    one = ct._tile(*case, None, 132)
+    assert one is ct._tile(*case, None, 132)
+    assert (one.spread.programs, one.spread.split, one.sums, one.counts) == (120, 3, 40 * 64 * 64, 80)
+    assert not one.boxed
+    boxed = ct._tile(*case, torch.bfloat16, 132)
+    assert boxed.boxed
+    assert boxed.layouts[2] is not None
+
+
+def test_a_row_with_a_multiprocessor_of_its_own_has_more_warps() -> None:
+    assert ct._cut(2560) == (4096, 1, 4)
+    assert ct._cut(2560, alone=True) == (4096, 1, 16)
+    assert ct._cut(128, alone=True) == (128, 1, 1)
+    assert ct._cut(70000, alone=True)[2] == ct._cut(70000)[2] == 16
+
+
 def test_tokens_of_another_width_are_refused() -> None:
     made = cw.ternary_of(torch.zeros((2, 8), dtype=torch.int8))
     with pytest.raises(ArgumentError, match="tokens have 7 columns and weights 8"):

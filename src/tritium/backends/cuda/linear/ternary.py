@@ -9,6 +9,7 @@ interpreter runs the plain kernels.
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from tritium.backends.cuda.gpu import Gpu, current, gpu, has_gluon
 from tritium.backends.cuda.linear import choice as tuned
 from tritium.backends.cuda.linear.choice import Case, Choice
 from tritium.backends.cuda.linear.replay import launch, scratch
-from tritium.backends.cuda.linear.spread import spread, tensors
+from tritium.backends.cuda.linear.spread import Spread, spread, tensors
 from tritium.backends.cuda.linear.weights import Value, Weights
 from tritium.backends.reference.quantized import COLUMNS
 from tritium.errors import ArgumentError
@@ -107,10 +108,10 @@ def _readable(x: Value) -> Value:
     return (x if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x.float()).contiguous()
 
 
-def _cut(columns: int) -> tuple[int, int, int]:
-    """Return (block, passes, warps) of a row."""
+def _cut(columns: int, alone: bool = False) -> tuple[int, int, int]:
+    """Return (block, passes, warps) of a row; more warps where it has a multiprocessor alone, and all wait for it."""
     block = min(max(1 << (columns - 1).bit_length(), 128), ONE_PASS)
-    return block, -(-columns // block), min(max(block // 1024, 1), 16)
+    return block, -(-columns // block), min(max(block // (256 if alone else 1024), 1), 16)
 
 
 def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
@@ -122,7 +123,7 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
     wide, g = tuned.wide(k), gpu(x.device)
     q = scratch((_rows(m, tiled), wide), torch.int8, x.device)
     scale, total = scratch((m,), torch.float32, x.device), scratch((m,), torch.int32, x.device)
-    block, passes, warps = _cut(wide)
+    block, passes, warps = _cut(wide, m <= g.processors)
     kind, weight, eps = _norm(norm, x)
     if m:
         with current(x):
@@ -311,8 +312,43 @@ def _gemm_plain(job: _Job, c: Choice, g: Gpu) -> None:
     )  # fmt: skip
 
 
-def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
+class _Tile(NamedTuple):
+    """The arguments of a launch of `cuda.linear.wgmma` but its tensors: none depends on them."""
+
+    spread: Spread
+    sums: int  # partial ones of a CTA of a shared tile, over all of these
+    counts: int
+    part: int  # rows of a tile that a warpgroup takes
+    high: tuple[int, ...]  # tokens of the tensors of a tile, two of them
+    boxed: bool
+    layouts: tuple[Any, Any, Any]  # of weights, tokens and results in shared memory
+    constants: dict[str, Any]
+
+
+@lru_cache(maxsize=1024)
+def _tile(c: Choice, n: int, m: int, columns: int, codes: bool, box: torch.dtype | None, processors: int) -> _Tile:
+    """Return how a product is launched. box: the dtype of results that the copy engine may store."""
     from triton.experimental.gluon import language as gl
+
+    rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
+    nbytes, room = step * (rows + tokens * (4 if codes else 1)), tuned.ROOM - 2 * rows * tokens
+    boxed = box is not None and room // nbytes >= tuned.FEWEST_STAGES
+    stages = min(c.get("stages"), room // nbytes) if boxed else _stages(c, nbytes)
+    tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
+    dealt = spread(c.get("spread"), tiles, -(-columns // step), tokens, processors)
+    shared = tiles - dealt.whole if dealt.parts > 1 else tiles
+    high = (*tensors(tokens), 0)[:2] if dealt.pieces == 1 else (tokens, tokens // dealt.pieces)
+    layout = gl.NVMMASharedLayout.get_default_for
+    of_out = layout([high[0], part], gl.bfloat16 if box is torch.bfloat16 else gl.float16) if boxed else None
+    layouts = layout([part, step], gl.uint8 if codes else gl.int8), layout([high[0], step], gl.int8), of_out
+    constants = {
+        "BN": rows, "BM": tokens, "BK": step, "TURNS": bool(turns), "STAGES": stages, "GROUP": 8, "SPLIT": dealt.split,
+        "PIECES": 0 if dealt.parts > 1 else dealt.pieces, "CODES": codes, "REGISTERS": c.get("most"),
+    }  # fmt: skip
+    return _Tile(dealt, shared * rows * tokens, 2 * shared, part, high, boxed, layouts, constants)
+
+
+def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     from tritium.backends.cuda.linear import wgmma as cuda_wgmma
@@ -320,33 +356,19 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     _enter()
     m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
     weights = job.w.planes() if codes else job.w.straight()
-    rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
     early = job.w.keeps("planes" if codes else "straight")
-    nbytes, room = step * (rows + tokens * (4 if codes else 1)), tuned.ROOM - 2 * rows * tokens
-    boxed = _is_boxed(job.out, job.biases) and room // nbytes >= tuned.FEWEST_STAGES
-    stages = min(c.get("stages"), room // nbytes) if boxed else _stages(c, nbytes)
-    tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
-    dealt = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
-    if dealt.parts > 1:
-        space = job.shared(dealt.parts, (tiles - dealt.whole) * rows * tokens, 2 * (tiles - dealt.whole))
-    else:
-        space = job.shared(dealt.split, tiles * rows * tokens, 2 * tiles)
-    high = (*tensors(tokens), 0)[:2] if dealt.pieces == 1 else (tokens, tokens // dealt.pieces)
-    layouts = [
-        gl.NVMMASharedLayout.get_default_for([rows_of, step], kind)
-        for rows_of, kind in ((part, gl.uint8 if codes else gl.int8), (high[0], gl.int8))
-    ]
-    kind = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(job.out.dtype)
-    of_out = gl.NVMMASharedLayout.get_default_for([high[0], part], kind) if boxed else None
-    boxes = [(job.tokens.q, h, step, layouts[1]) for h in high] + [(job.out, h * boxed, part, of_out) for h in high]
+    box = job.out.dtype if _is_boxed(job.out, job.biases) else None
+    t = _tile(c, n, m, weights.shape[1], codes, box, g.processors)
+    dealt, step = t.spread, t.constants["BK"]
+    space = job.shared(dealt.parts if dealt.parts > 1 else dealt.split, t.sums, t.counts)
+    boxes = [(job.tokens.q, h, step, t.layouts[1]) for h in t.high]
+    boxes += [(job.out, h * t.boxed, t.part, t.layouts[2]) for h in t.high]
     parts = [TensorDescriptor.from_tensor(x, [h, wide], layout) if h else None for x, h, wide, layout in boxes]
     launch(
             cuda_wgmma.wgmma, (dealt.programs,),
-        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]), *parts[:2], *job.ends, *parts[2:], *space,
+        TensorDescriptor.from_tensor(weights, [t.part, step], t.layouts[0]), *parts[:2], *job.ends, *parts[2:], *space,
         m, n, weights.shape[1], dealt.whole, dealt.parts,
-        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=dealt.split,
-        PIECES=0 if dealt.parts > 1 else dealt.pieces, CODES=codes,
-        REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
+        **t.constants, **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
     )  # fmt: skip
 
 
