@@ -206,6 +206,16 @@ def of_reals(accepts: Accepts) -> Accepts:
     return also
 
 
+def of_slots(accepts: Accepts) -> Accepts:
+    """Return a predicate that also refuses places that name blocks: native caches have a slot for each sequence."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        places = specs[-1]
+        return (places is None or places.shape[-1:] == (3,)) and accepts(specs, attrs, layouts)
+
+    return also
+
+
 # Rows whose native kernel does not take every call of its dtypes.
 LIMITED: dict[Op, Callable[[Accepts], Accepts]] = {
     ops.gather: whole_axes,
@@ -213,6 +223,8 @@ LIMITED: dict[Op, Callable[[Accepts], Accepts]] = {
     ops.roll: few_shifts,
     ops.arange: of_integers,
     ops.full: of_reals,
+    ops.update_cache: of_slots,
+    ops.attention: of_slots,
 }
 
 # The fewest and the most axes of the first operand that a row's native kernel takes.
