@@ -196,21 +196,28 @@ def _queries(q, strides, b, token, head, valid, SIZE: tl.constexpr, WIDE: tl.con
 
 
 @triton.jit
-def _lines(blocks, slot, key, there, slots, BLOCK: tl.constexpr, TOGETHER: tl.constexpr):
-    """Return slots or blocks of keys, and where the keys are in them. blocks: those of the sequence; TOGETHER: all keys are in one.
+def _block(blocks, slot, offset, end, KEYS: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the slot or the blocks of keys from `offset` on: one number where a block holds a multiple of KEYS, else one for each.
 
-    A number of a block outside the cache, which is reported elsewhere, is replaced by one inside.
+    blocks: those of the sequence. Those of keys from `end` on are not read.
     """
-    if BLOCK:
-        if TOGETHER:
-            number = tl.load(blocks + tl.min(key, 0) // BLOCK)
-        else:
-            number = tl.load(blocks + key // BLOCK, mask=there, other=0)
-        number = tl.minimum(tl.maximum(number, 0), slots - 1)
-        within = key % BLOCK
+    if BLOCK == 0:
+        number = slot
+    elif BLOCK % KEYS == 0:
+        number = tl.load(blocks + offset // BLOCK, mask=offset < end, other=0)
     else:
-        number, within = slot, key
-    return number.to(tl.int64), within.to(tl.int64)
+        key = offset + tl.arange(0, KEYS)
+        number = tl.load(blocks + key // BLOCK, mask=key < end, other=0)
+    return number
+
+
+@triton.jit
+def _offsets(number, key, slots, strides, BLOCK: tl.constexpr):
+    """Return the offsets of keys in their slot or blocks; the number of one outside the cache, which is reported elsewhere, is replaced."""
+    within = key
+    if BLOCK:
+        number, within = tl.minimum(tl.maximum(number, 0), slots - 1), key % BLOCK
+    return number.to(tl.int64) * strides.slot + within.to(tl.int64) * strides.token
 
 
 @triton.jit
@@ -234,12 +241,13 @@ def _walk(
     summed = tl.zeros((ROWS, KEYS), tl.float64)
     mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
     mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
+    number = _block(blocks, slot, first, end, KEYS, BLOCK)
     for offset in range(first, end, KEYS):
         key = offset + tl.arange(0, KEYS)
         there = key < end
-        line, within = _lines(blocks, slot, key, there, slots, BLOCK, BLOCK % KEYS == 0)
-        k_line = k + (line * k_strides.slot + within * k_strides.token)[None, :]
-        v_line = v + (line * v_strides.slot + within * v_strides.token)[:, None]
+        after = _block(blocks, slot, offset + KEYS, end, KEYS, BLOCK)  # long before it is needed
+        k_line = k + _offsets(number, key, slots, k_strides, BLOCK)[None, :]
+        v_line = v + _offsets(number, key, slots, v_strides, BLOCK)[:, None]
         k_one, k_two = _fetch(k_line, d[:, None], there[None, :] & fits[:, None], SINGLE)
         v_one, v_two = _fetch(v_line, d[None, :], there[:, None] & fits[None, :], SINGLE)  # neither waits for the other
         k_one, k_two = _pairs(k_one, k_two, SINGLE, BRAIN, ASM)
@@ -257,7 +265,7 @@ def _walk(
         v_one, v_two = _pairs(v_one, v_two, SINGLE, BRAIN, ASM)
         mixed_one = tl.dot(weights, v_one, mixed_one * fade[:, None], out_dtype=tl.float64)
         mixed_two = tl.dot(weights, v_two, mixed_two * fade[:, None], out_dtype=tl.float64)
-        top = most
+        top, number = most, after
     return top, tl.sum(summed, 1), mixed_one, mixed_two
 
 

@@ -159,33 +159,30 @@ def rope(
 
 @triton.jit
 def outside_kernel(
-    places, bad, row, batch, slots, capacity, tokens, BLOCK: tl.constexpr, BATCH: tl.constexpr, EARLY: tl.constexpr
+    places, bad, row, slots, capacity, tokens, BLOCK: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr
 ):
+    """Find out whether one sequence, or one of the blocks that it needs, is outside the cache. COLUMNS: of blocks, or more."""
     begin(EARLY)
-    o = tl.arange(0, BATCH)
-    meant = o < batch
-    slot = tl.load(places + o * row, mask=meant, other=0)
-    start = tl.load(places + o * row + 1, mask=meant, other=0)
-    count = tl.load(places + o * row + 2, mask=meant, other=0)
+    own = places + tl.program_id(0) * row
+    slot, start, count = tl.load(own), tl.load(own + 1), tl.load(own + 2)
     wrong = (slot < 0) | (start < 0) | (count < 0) | (count > tokens) | (start > capacity - count)
     if BLOCK:
-        end = tl.where(wrong, 0, start + count)
-        for first in range(0, tl.max(end, 0), BLOCK):
-            block = tl.load(places + o * row + 3 + first // BLOCK, mask=first < end, other=0)
-            wrong |= (block < 0) | (block >= slots)
+        first = tl.arange(0, COLUMNS) * BLOCK
+        block = tl.load(own + 3 + tl.arange(0, COLUMNS), mask=(first < start + count) & (first < capacity), other=0)
+        wrong |= tl.max(((block < 0) | (block >= slots)).to(tl.int32), 0) > 0
     else:
         wrong |= slot >= slots
-    tl.store(bad + o, wrong, mask=meant)
+    tl.store(bad + tl.program_id(0), wrong)
 
 
 def outside(cache: torch.Tensor, places: torch.Tensor, tokens: int) -> torch.Tensor:
     """Return which sequences, with so many tokens at most, are outside the cache, as bools."""
-    batch = places.shape[0]
+    batch, columns = places.shape
     slots, capacity, block = room(cache, places)
     bad = torch.empty(batch, dtype=torch.bool, device=places.device)
     if batch:
-        outside_kernel[(1,)](
-            places.contiguous(), bad, places.shape[1], batch, slots, capacity, tokens, BLOCK=block,
-            BATCH=triton.next_power_of_2(batch), num_warps=1, **gpu(places.device).starting,
+        outside_kernel[(batch,)](
+            places.contiguous(), bad, columns, slots, capacity, tokens, BLOCK=block,
+            COLUMNS=triton.next_power_of_2(max(columns - PLACE, 1)), num_warps=1, **gpu(places.device).starting,
         )  # fmt: skip
     return bad

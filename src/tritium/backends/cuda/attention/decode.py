@@ -145,8 +145,8 @@ def _ask_for_share(
 @gluon.jit
 def ask_for(lines, block, key, i, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     """Prefetch keys and values: line i % 2 of the keys where i % 4 < 2, else of the values."""
-    of_k = lines.k + offset_of(block, lines.k_stride, key, TOKEN, BLOCK) + i % 2 * (SIZE // 2)
-    of_v = lines.v + offset_of(block, lines.v_stride, key, TOKEN, BLOCK) + i % 2 * (SIZE // 2)
+    of_k = lines.k + offset_of(lines, block, lines.k_stride, key, TOKEN, BLOCK) + i % 2 * (SIZE // 2)
+    of_v = lines.v + offset_of(lines, block, lines.v_stride, key, TOKEN, BLOCK) + i % 2 * (SIZE // 2)
     ask(gl.where(i // 2 % 2 == 0, of_k.to(gl.int64), of_v.to(gl.int64)))
 
 
@@ -164,7 +164,7 @@ def _keys(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     near = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LK))
     along = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LK))
     cells = gl.expand_dims(near * TOKEN, 1) + gl.expand_dims(along, 0)
-    k = lines.k + offset_of(block, lines.k_stride, offset, TOKEN, BLOCK)
+    k = lines.k + offset_of(lines, block, lines.k_stride, offset, TOKEN, BLOCK)
     return gl.load(k + cells, mask=gl.expand_dims(offset + near < end, 1), other=0.0, cache_modifier=".cg")
 
 
@@ -174,7 +174,7 @@ def _values(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr)
     far = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LV))
     d = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LV))
     cells = gl.expand_dims(far * TOKEN, 1) + gl.expand_dims(d, 0)
-    v = lines.v + offset_of(block, lines.v_stride, offset, TOKEN, BLOCK)
+    v = lines.v + offset_of(lines, block, lines.v_stride, offset, TOKEN, BLOCK)
     return gl.load(v + cells, mask=gl.expand_dims(offset + far < end, 1), other=0.0, cache_modifier=".cg")
 
 
@@ -278,11 +278,10 @@ def _queries(x, angles, b, g, strides, of_key, PER: gl.constexpr, FRESH: gl.cons
 
 
 @gluon.jit
-def _write_row(lines, key, value, place, upto, of_key, of_value, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
-    """Store the first elements of a new key and its value [SIZE] at a place of their kv head."""
-    block = block_of(lines, gl.maximum(place, 0), BLOCK)
-    k = lines.k + offset_of(block, lines.k_stride, place, TOKEN, BLOCK)
-    v = lines.v + offset_of(block, lines.v_stride, place, TOKEN, BLOCK)
+def _write_row(lines, block, key, value, place, upto, of_key, of_value, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
+    """Store the first elements of a new key and its value [SIZE] at a place of their kv head, in a block."""
+    k = lines.k + offset_of(lines, block, lines.k_stride, place, TOKEN, BLOCK)
+    v = lines.v + offset_of(lines, block, lines.v_stride, place, TOKEN, BLOCK)
     gl.store(k + of_key, key, mask=of_key < upto)
     gl.store(v + of_value, value, mask=of_value < upto)
 
@@ -331,11 +330,11 @@ def _mix(values, mixed, total, weights, fades, PER: gl.constexpr, USED: gl.const
 
 @gluon.jit
 def _walk(
-    keys, values, queries, lines, ranges, first, end, x, strides, g, company, batch, PER: gl.constexpr, USED: gl.constexpr,
+    keys, values, queries, lines, block, ranges, first, end, x, strides, g, company, batch, PER: gl.constexpr, USED: gl.constexpr,
     TOKEN: gl.constexpr, BLOCK: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Attend from queries to keys `first` to `end` of their kv head; the first KEYS and their values [KEYS, SIZE] are
-    loaded.
+    loaded, and the block of the next.
 
     SHARED: other sequences of the batch may write among these keys, and do if there is `company`. Returns the largest
     scores [USED], and of each query the sums of weights and of weighted values [SIZE]; both sums are relative to the
@@ -351,7 +350,6 @@ def _walk(
     weights = gl.allocate_shared_memory(gl.float64, [USED * KEYS], LINE)  # a line for each query
     fades = gl.allocate_shared_memory(gl.float64, [USED], LINE)
     final = gl.maximum(end - 1, 0)
-    block = block_of(lines, gl.minimum(first + KEYS, final), BLOCK)
     for offset in range(first, end, KEYS):
         near, far = keys, values
         after = block_of(lines, gl.minimum(offset + 2 * KEYS, final), BLOCK)
@@ -461,6 +459,7 @@ def _write_new(
     x,
     angles,
     lines,
+    block,
     g,
     first,
     end,
@@ -472,23 +471,24 @@ def _write_new(
     TOKEN: gl.constexpr,
     BLOCK: gl.constexpr,
 ):
-    """Return the new key and value of a sequence, which are stored if this share has their place and no later sequence writes there."""
+    """Return the new key and value of a sequence, which are stored in a block if this share has their place and no later sequence
+    writes there."""
     mine = (first < last) & (end == last)
     key, value = _new_row(x, angles[0], angles[1], lines.b, g, strides, gl.where(mine, SIZE, 0), lines.k, PER)
     written = gl.where(mine & (company < 2), SIZE, 0)
-    _write_row(lines, key, value, last - 1, written, ranges.of_key, ranges.of_value, TOKEN, BLOCK)
+    _write_row(lines, block, key, value, last - 1, written, ranges.of_key, ranges.of_value, TOKEN, BLOCK)
     return key, value
 
 
 @gluon.jit
 def _attend_share(
-    x, keys, values, queries, lines, out, sums, counts, share, g, first, end, company, batch, strides, o_strides, ranges,
+    x, keys, values, queries, lines, block, out, sums, counts, share, g, first, end, company, batch, strides, o_strides, ranges,
     PER: gl.constexpr, USED: gl.constexpr, PARTS: gl.constexpr, MOST: gl.constexpr, TOGETHER: gl.constexpr, TOKEN: gl.constexpr,
     BLOCK: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
-    """Attend to keys `first` to `end`, of which the first are loaded: those of a `Share` of kv head g."""
+    """Attend to keys `first` to `end`, of which the first are loaded, and the block of the next: those of a `Share` of kv head g."""
     top, total, mixed = _walk(
-        keys, values, queries, lines, ranges, first, end, x, strides, g, company, batch, PER, USED, TOKEN, BLOCK, SHARED
+        keys, values, queries, lines, block, ranges, first, end, x, strides, g, company, batch, PER, USED, TOKEN, BLOCK, SHARED
     )  # fmt: skip
     out += share.b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
     if (PARTS == 1) | (share.keys >= share.last):
@@ -532,7 +532,9 @@ def decode(
         first = share.p * share.keys
         end = gl.minimum(first + share.keys, share.last)
         lines = lines_of(k, v, places, share.b, g, share.slot, slots, k_strides, v_strides)
-        block = block_of(lines, gl.minimum(first, capacity - 1), BLOCK)
+        final = gl.maximum(share.last - 1, 0)
+        block, newest = block_of(lines, gl.minimum(first, final), BLOCK), block_of(lines, final, BLOCK)
+        second = block_of(lines, gl.minimum(first + KEYS, final), BLOCK)
         keys, values = _keys(lines, block, first, end, TOKEN, BLOCK), _values(lines, block, first, end, TOKEN, BLOCK)
         others = 0
         if SHARED:
@@ -543,10 +545,10 @@ def decode(
         queries = _queries(x, angles, share.b, g, x_strides, ranges.of_key, PER, FRESH, FACTOR)
         if FRESH:
             key, value = _write_new(
-                x, angles, lines, g, first, end, share.last, others, x_strides, ranges, PER, TOKEN, BLOCK
+                x, angles, lines, newest, g, first, end, share.last, others, x_strides, ranges, PER, TOKEN, BLOCK
             )  # fmt: skip
             keys, values = _with_row(keys, values, key, value, gl.where(others == 0, share.last - 1, -1), first)
         _attend_share(
-            x, keys, values, queries, lines, out, sums, counts, share, g, first, end, others, batch, x_strides, o_strides, ranges,
+            x, keys, values, queries, lines, second, out, sums, counts, share, g, first, end, others, batch, x_strides, o_strides, ranges,
             PER, USED, PARTS, MOST, TOGETHER, TOKEN, BLOCK, SHARED,
         )  # fmt: skip

@@ -189,7 +189,7 @@ def _queries(shared, part: gl.constexpr):
 def _load_keys(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     """Load rows g and g + 8 of the keys of each warp from `offset` on, all in one block, 8 elements at a time; those from `end` on are zero."""
     warp, lane, e = _eight_of()
-    k = lines.k + offset_of(block, lines.k_stride, offset, TOKEN, BLOCK)
+    k = lines.k + offset_of(lines, block, lines.k_stride, offset, TOKEN, BLOCK)
     parts = ()
     for part in gl.static_range(4):
         for row in gl.static_range(2):
@@ -203,7 +203,7 @@ def _load_keys(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.constex
 def _load_values(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     """Load values t, t + 4, t + 8 and t + 12 of each warp from `offset` on, as `_load_keys`: elements 8 g on, and those 64 further."""
     warp, lane, e = _eight_of()
-    v = lines.v + offset_of(block, lines.v_stride, offset, TOKEN, BLOCK)
+    v = lines.v + offset_of(lines, block, lines.v_stride, offset, TOKEN, BLOCK)
     parts = ()
     for i in gl.static_range(4):
         for half in gl.static_range(2):
@@ -216,9 +216,12 @@ def _load_values(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.const
 @gluon.jit
 def _ask_for_all(lines, first, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     """Prefetch up to 256 keys and values: two lines each. Any address of the cache can be prefetched."""
-    i = gl.arange(0, 1024, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    key = gl.minimum(first + i // 4, gl.maximum(end - 1, 0))
-    one.ask_for(lines, block_of(lines, key, BLOCK), key, i, TOKEN, BLOCK)
+    i = gl.arange(0, 256, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    final = gl.maximum(end - 1, 0)
+    for j in gl.static_range(4):
+        key = gl.minimum(first + j * STEP + i // 4, final)
+        block = block_of(lines, gl.minimum(first + j * STEP, final), BLOCK)
+        one.ask_for(lines, block, key, i, TOKEN, BLOCK)
 
 
 # ---- attention
@@ -292,8 +295,8 @@ def _mix(values, w, mixed, fades):
 
 
 @gluon.jit
-def _walk(lines, shared, first, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
-    """Attend to keys `first` to `end` of a kv head; return the largest scores, sums of weights and sums of weighted values of each warp."""
+def _walk(lines, block, shared, first, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
+    """Attend to keys `first` to `end` of a kv head, the first in a block; return largest scores, sums of weights and of values of each warp."""
     zero = gl.zeros([4, 32], gl.float64, L2)
     lowest = gl.full([4, 32], float("-inf"), gl.float64, L2)
     tops = (lowest, lowest)
@@ -302,15 +305,15 @@ def _walk(lines, shared, first, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     for _ in gl.static_range(TILES):
         mixed = mixed + ((zero, zero, zero, zero),)
     final = gl.maximum(end - 1, 0)
-    block = block_of(lines, gl.minimum(first, final), BLOCK)
     for offset in range(first, end, STEP):
+        after = block_of(lines, gl.minimum(offset + STEP, final), BLOCK)
         keys = _load_keys(lines, block, offset, end, TOKEN, BLOCK)
         values = _load_values(lines, block, offset, end, TOKEN, BLOCK)
-        block = block_of(lines, gl.minimum(offset + STEP, final), BLOCK)
         s = _scores(keys, shared)
         w, fades, tops = _weigh(s, tops, offset, end)
         totals = (totals[0] * fades[0] + w[0], totals[1] * fades[1] + w[1])
         mixed = _mix(values, _turned(w), mixed, fades)
+        block = after
     lane = _lane()
     return tops, (_sum(totals[0], lane), _sum(totals[1], lane)), mixed
 
@@ -379,11 +382,11 @@ def _cells(head, PER: gl.constexpr):
 
 @gluon.jit
 def _attend(
-    lines, shared, first, end, out, sums, counts, share, g, batch, o_strides, ranges, PER: gl.constexpr, USED: gl.constexpr,
+    lines, block, shared, first, end, out, sums, counts, share, g, batch, o_strides, ranges, PER: gl.constexpr, USED: gl.constexpr,
     PARTS: gl.constexpr, MOST: gl.constexpr, TOKEN: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
     """Attend to keys `first` to `end`: those of a `Share` of kv head g; joined as in `decode`."""
-    tops, totals, mixed = _walk(lines, shared, first, end, TOKEN, BLOCK)
+    tops, totals, mixed = _walk(lines, block, shared, first, end, TOKEN, BLOCK)
     most, total, y = _joined(tops, totals, mixed)
     out += share.b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
     if (PARTS == 1) | (share.keys >= share.last):
@@ -420,26 +423,30 @@ def decode_many(
         first = share.p * share.keys
         end = gl.minimum(first + share.keys, share.last)
         lines = one.lines_of(k, v, places, share.b, g, share.slot, slots, k_strides, v_strides)
+        final = gl.maximum(share.last - 1, 0)
+        block, newest = block_of(lines, gl.minimum(first, final), BLOCK), block_of(lines, final, BLOCK)
         if SETTLED:
             _ask_for_all(lines, first, end, TOKEN, BLOCK)
             wait_for_inputs()
         angles = one._angles(x, share.b, x_strides)
-        one._write_new(x, angles, lines, g, first, end, share.last, others, x_strides, ranges, PER, TOKEN, BLOCK)
+        one._write_new(
+            x, angles, lines, newest, g, first, end, share.last, others, x_strides, ranges, PER, TOKEN, BLOCK
+        )
         if others == 0:
             shared = gl.allocate_shared_memory(gl.float64, [4, 256], LINE)
             _keep_queries(x, shared, share.b, g, x_strides, PER, FACTOR)
             barrier()  # and the new key and value are written
             _attend(
-                lines, shared, first, end, out, sums, counts, share, g, batch, o_strides, ranges, PER, USED, PARTS, MOST, TOKEN, BLOCK
+                lines, block, shared, first, end, out, sums, counts, share, g, batch, o_strides, ranges, PER, USED, PARTS, MOST, TOKEN, BLOCK
             )  # fmt: skip
         else:
-            block = block_of(lines, gl.minimum(first, capacity - 1), BLOCK)
+            second = block_of(lines, gl.minimum(first + one.KEYS, final), BLOCK)
             keys, values = (
                 one._keys(lines, block, first, end, TOKEN, BLOCK),
                 one._values(lines, block, first, end, TOKEN, BLOCK),
             )
             queries = one._queries(x, angles, share.b, g, x_strides, ranges.of_key, PER, True, FACTOR)
             one._attend_share(
-                x, keys, values, queries, lines, out, sums, counts, share, g, first, end, others, batch, x_strides, o_strides, ranges,
+                x, keys, values, queries, lines, second, out, sums, counts, share, g, first, end, others, batch, x_strides, o_strides, ranges,
                 PER, USED, PARTS, MOST, JOINED, TOKEN, BLOCK, True,
             )  # fmt: skip

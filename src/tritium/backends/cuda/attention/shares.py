@@ -194,22 +194,25 @@ class Lines(NamedTuple):
 def block_of(lines, key, BLOCK: gl.constexpr):
     """Return the number of the block of a key, or of keys, in the cache: that of its slot where the cache is not paged.
 
-    A number outside the cache, which is reported elsewhere, is replaced by one inside.
+    Nothing is computed of it here: whoever asks long before it is needed waits for nothing.
     """
     if BLOCK:
         row = lines.places.rows + lines.b * lines.places.stride
         number = gl.load(row + 3 + key // BLOCK, cache_modifier=".cg")
-        number = gl.minimum(gl.maximum(number, 0), lines.slots - 1)
     else:
         number = lines.slot
     return number
 
 
 @gluon.jit
-def offset_of(block, stride, key, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
-    """Return the offset of a key among those of its kv head, given its block and the stride from one to the next."""
+def offset_of(lines, block, stride, key, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
+    """Return the offset of a key among those of its kv head, given its block and the stride from one to the next.
+
+    A number of a block outside the cache, which is reported elsewhere, is replaced by one inside.
+    """
     if BLOCK:
         within = key % BLOCK
+        block = gl.minimum(gl.maximum(block, 0), lines.slots - 1)
     else:
         within = key
     return block.to(gl.int64) * stride + within.to(gl.int64) * TOKEN
