@@ -3,6 +3,7 @@
 Heads of the 2B model (20, of which 5 are of keys) in 30 layers, each with a cache of its own; one CUDA graph of all layers, timed by events.
 Beside sequences of equal lengths: lengths drawn log-uniformly from 16 to the context. `slots`: a slot of the whole context for each
 sequence; `blocks`: blocks of 64 tokens in any order. Prints the median of a layer in microseconds, and the fastest and slowest of all.
+With --model, instead: a whole decode step of a model of BitNet-2B's shape with random weights and an int8 head.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def caches(paged: bool, held: np.ndarray[Any, Any], context: int) -> tuple[torch
         for row, count in zip(table, used, strict=True):
             row[:count] = [next(numbers) for _ in range(count)]
         rows, shape = np.concatenate([rows, table], 1), (int(used.sum()), 2 * SHARED, BLOCK, SIZE)
-    kv = torch.randn((LAYERS, *shape), dtype=torch.float16, device="cuda")
+    kv = torch.full((LAYERS, *shape), 0.5, dtype=torch.float16, device="cuda")
     return kv, torch.from_numpy(rows.astype(np.int32)).cuda()
 
 
@@ -77,6 +78,24 @@ def measure(run: Callable[[], None], rounds: int) -> list[float]:
     return times
 
 
+def measure_model(kinds: list[str], batches: list[int], context: int, rounds: int) -> None:
+    """Print the microseconds of whole decode steps."""
+    from cuda_models import decode_step, random_model
+
+    model = random_model("bitnet-2b-4t", 0)
+    for batch in batches:
+        for kind in kinds:
+            held = lengths(kind, batch, context)
+            times = [t * LAYERS for t in measure(decode_step(model, batch, held.tolist(), context), rounds)]
+            print(f"batch {batch:3} lengths {kind:6} (mean {held.mean() + 1:6.0f}) step {shown(times)}", flush=True)
+            torch.cuda.empty_cache()
+
+
+def shown(times: list[float]) -> str:
+    """Return the median, the fastest and the slowest."""
+    return f"{statistics.median(times):7.2f} ({min(times):.2f} to {max(times):.2f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", default="64,8,1")
@@ -84,15 +103,22 @@ def main() -> None:
     parser.add_argument("--kinds", default="128,512,1024,4096,mixed")
     parser.add_argument("--forms", default="slots,blocks")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--model", action="store_true", help="Measure whole steps.")
     args = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}; µs of a layer: median (fastest to slowest)")
-    for batch in map(int, args.batches.split(",")):
-        for kind in args.kinds.split(","):
+    print(f"{torch.cuda.get_device_name()}; µs: median (fastest to slowest)")
+    kinds, batches = args.kinds.split(","), [int(batch) for batch in args.batches.split(",")]
+    if args.model:
+        measure_model(kinds, batches, args.context, args.rounds)
+        return
+    for batch in batches:
+        for kind in kinds:
             held = lengths(kind, batch, args.context)
             for form in args.forms.split(","):
                 times = measure(captured(form == "blocks", held, args.context), args.rounds)
-                taken = f"{statistics.median(times):7.2f} ({min(times):.2f} to {max(times):.2f})"
-                print(f"batch {batch:3} lengths {kind:6} (mean {held.mean() + 1:6.0f}) {form:7} {taken}", flush=True)
+                print(
+                    f"batch {batch:3} lengths {kind:6} (mean {held.mean() + 1:6.0f}) {form:7} {shown(times)}",
+                    flush=True,
+                )
                 torch.cuda.empty_cache()
 
 

@@ -822,7 +822,7 @@ class Session:
             )
         return new
 
-    def _whole_places(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def whole_places(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return places with the columns that programs of this session read; slots get the memory for the tokens that are written."""
         slots, parts = places[:, 0], [places]
         if self._blocks is not None:
@@ -846,7 +846,7 @@ class Session:
         """Return an input of a program on its device. Off the host it keeps its memory: what is captured for it stays true. Places
         get the blocks of each slot where caches are paged and, where there are adapters, a column with the number of each slot's."""
         if what == "places":
-            data = self._whole_places(data)
+            data = self.whole_places(data)
         if self.device.type == "cpu":
             return asarray(data)
         key = what, data.shape

@@ -61,10 +61,10 @@ class Blocks:
 
     def release(self, slot: int, tokens: int) -> None:
         """Take back the blocks of a slot that its first tokens do not need."""
-        kept = blocks_for(tokens)
-        for i in range(self._held[slot] - 1, kept - 1, -1):
+        count = blocks_for(tokens)
+        for i in range(self._held[slot] - 1, count - 1, -1):
             self._free.append(int(self._table[slot, i]))
-        self._held[slot] = min(self._held[slot], kept)
+        self._held[slot] = min(self._held[slot], count)
 
     def rows(self, slots: Any) -> Numbers:
         """Return the blocks of slots [n, columns]; what is behind those that a slot has is not meant."""
