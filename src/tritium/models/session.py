@@ -80,11 +80,13 @@ class Picked(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """A step that was begun before it was asked for: its slots, its tokens, and a function that waits for its result."""
+    """A step that was begun before it was asked for: its slots, its tokens, and a function that waits for its result; and how many
+    steps, itself included, there is memory for on the device."""
 
     slots: list[int]
     ids: list[int]
     result: Callable[[], np.ndarray[Any, Any]]
+    steps: int
 
 
 def programs(network: Network) -> Programs:
@@ -620,20 +622,20 @@ class Session:
             best = [r.largest() if isinstance(r, Bounded) else (int(r.argmax()), float(r.max())) for r in rows]
             return Picked([token for token, _ in best], [logit for _, logit in best])
         slots, ids = self._one_each("pick", slots, ids)
-        coming, self._ahead = self._ahead, None
+        coming, self._ahead, steps = self._ahead, None, 0
         if coming is not None and (coming.slots, coming.ids) == (slots, ids):
-            result = coming.result
+            result, steps = coming.result, coming.steps
         else:
             with self._changing(slots):
                 result = self._begin(*self._padded(slots, ids, "picked", np.int64))
         further = None
-        if ahead and self.device.backend.runs_ahead and self._has_next(slots):
-            further = self._begin(*self._next(slots))
+        if ahead and self.device.backend.runs_ahead and (steps := self._reserved(slots, steps - 1)):
+            further = self._begin(*self._next(len(slots)))
         values = result()[: len(slots)]
         self._append(slots, ids)
         picked = Picked(values[:, 0].astype(np.int64).tolist(), values[:, 1].tolist())
         if further is not None:
-            self._ahead = _Ahead(slots, picked.ids, further)
+            self._ahead = _Ahead(slots, picked.ids, further, steps)
         return picked
 
     def _begin(self, ids: Tensor, places: Tensor) -> Callable[[], np.ndarray[Any, Any]]:
@@ -685,26 +687,30 @@ class Session:
             ends[slot] += 1
         return self._sent(padded, what), self._sent(places, "places")
 
-    def _has_next(self, slots: Sequence[int]) -> bool:
-        """Return True if a step may begin before the one under way is looked at: there is room, and no state that would have advanced."""
-        room = all(len(self._tokens[s]) + 1 < self.capacity for s in slots)
-        missing = 0 if self._blocks is None else self._blocks.missing(self._ends(slots, 2)) - self._blocks.free
-        return room and missing <= 0 and not self.recurrent
-
-    def _ends(self, slots: Sequence[int], more: int) -> dict[int, int]:
-        """Return how many tokens slots have with so many more."""
-        return {s: min(len(self._tokens[s]) + more, self.capacity) for s in slots}
-
-    def _next(self, slots: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return tokens and places as the step before has left them on the device. Where a sequence grows into a new block, all get
-        blocks for some more steps, as far as there are any: places are then sent once for all of them."""
-        size = next(b for b in TOGETHER if b >= len(slots))
-        if self._blocks is not None and self._blocks.missing(self._ends(slots, 2)):
-            more = self._ends(slots, 2 + BLOCK // 2)
-            self._blocks.hold(more if self._blocks.missing(more) <= self._blocks.free else self._ends(slots, 2))
-            places = np.zeros((size, 3), np.int32)
-            places[: len(slots)] = [(s, len(self._tokens[s]) + 1, 1) for s in slots]
+    def _reserved(self, slots: Sequence[int], known: int) -> int:
+        """Return for how many steps behind the one under way there is memory; so many are `known`. Where a sequence grows into a new
+        block, all get blocks for some more steps, as far as there are any: places are then sent once for all of them."""
+        if known > 0 or self.recurrent:  # whose state would have advanced
+            return 0 if self.recurrent else known
+        held = {s: len(self._tokens[s]) + 1 for s in slots}  # with the token of the step under way
+        limit = self.capacity - max(held.values())
+        if limit < 1 or self._blocks is None:
+            return max(limit, 0)
+        for more in (0, 1 + BLOCK // 2, 1):
+            ends = {s: min(n + more, self.capacity) for s, n in held.items()}
+            if self._blocks.missing(ends) <= self._blocks.free:
+                self._blocks.hold(ends)
+            if steps := min(limit, *(self._blocks.room(s) - n for s, n in held.items())):
+                break
+        if steps and more:
+            places = np.zeros((next(b for b in TOGETHER if b >= len(slots)), 3), np.int32)
+            places[: len(slots)] = [(s, n, 1) for s, n in held.items()]
             self._sent(places, "places")
+        return steps
+
+    def _next(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return tokens and places as the step before has left them on the device."""
+        size = next(b for b in TOGETHER if b >= count)
         columns = 3 + (0 if self._blocks is None else self._blocks.columns) + bool(self.adapters)
         return self._inputs["picked", (size, 1)][0], self._inputs["places", (size, columns)][0]
 

@@ -42,6 +42,10 @@ class Blocks:
         """Return how many blocks a slot has at most."""
         return self._table.shape[1]
 
+    def room(self, slot: int) -> int:
+        """Return how many tokens the blocks of a slot hold."""
+        return self._held[slot] * BLOCK
+
     def missing(self, ends: Mapping[int, int]) -> int:
         """Return how many blocks slots lack to hold so many tokens each."""
         return sum(max(blocks_for(end) - self._held[slot], 0) for slot, end in ends.items())
