@@ -518,7 +518,7 @@ def decode(
     ranges = _ranges(USED)
     if not SETTLED:
         _ask_for_share(
-            k, v, places, item % batch, g, item // batch, slots, capacity, k_strides, v_strides, PARTS, TOKEN, PLACED, BLOCK
+            k, v, places, item // PARTS, g, item % PARTS, slots, capacity, k_strides, v_strides, PARTS, TOKEN, PLACED, BLOCK
         )  # fmt: skip
         wait_for_inputs()
     SHARED: gl.constexpr = FRESH and BATCH > 1
