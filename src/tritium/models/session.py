@@ -420,16 +420,20 @@ class Session:
                 f"share: slot {source} holds {len(held)} tokens, of which {self.reusable(source, min(count, len(held)))} can be "
                 f"shared; {count} were asked for."
             )
-        start = 0 if self.recurrent else common(held[:count], own)
+        start, shared = 0 if self.recurrent else common(held[:count], own), held[:count]
         if self.unshareable:
             self.truncate(slot, start)
-            if held[start:count]:
-                self.extend(slot, held[start:count])
+            if shared[start:]:
+                self.extend(slot, shared[start:])
             return
+        was_spare = source in self._spare
+        self._spare.pop(source, None)  # it is in use
         self.memory.copy(source, slot, start, count)
         if self.recurrent and count:
             self.memory.write_state(slot, self.memory.read_state(source))
-        self.adopt(slot, held[:count])
+        self.adopt(slot, shared)
+        if was_spare:
+            self.spare(source)
 
     @checked
     def save(self, path: str | Path, slot: int = 0, *, overwrite: bool = False) -> Path:

@@ -87,6 +87,13 @@ def test_spare_slots_are_emptied_before_a_session_is_full(paging: None) -> None:
     session.extend(0, [1])  # in use again
     session.extend(2, [3] * BLOCK)
     assert [len(session.tokens(slot)) for slot in range(3)] == [2 * BLOCK + 1, 0, BLOCK]
+    session.truncate(0, BLOCK)
+    for slot in (2, 0):
+        session.spare(slot)
+    session.share(0, 1, BLOCK)  # of a spare slot, while another makes way
+    session.extend(1, [4] * (2 * BLOCK))
+    assert [len(session.tokens(slot)) for slot in range(3)] == [BLOCK, 3 * BLOCK, 0]
+    assert session.tokens(1)[:BLOCK] == session.tokens(0)
 
 
 def test_a_pool_has_an_error_where_it_is_wrong(paging: None) -> None:

@@ -57,16 +57,16 @@ class SlotMemory:
         """Return tokens of a slot as [heads, tokens, bytes], one array for each positional tensor; on the host a view."""
         if self._host:
             return [view[slot, :, start:stop] for view in self._positional_views]
-        if self._blocks is not None:
-            return [self._read_blocks(t, slot, start, stop) for t in self._positional]
-        return [_as_bytes(t[slot, :, start:stop]) for t in self._positional]
+        return [_as_bytes(self._tokens(t, slot, start, stop)) for t in self._positional]
 
-    def _read_blocks(self, t: Tensor, slot: int, start: int, stop: int) -> Bytes:
-        assert self._blocks is not None
+    def _tokens(self, t: Tensor, slot: int, start: int, stop: int) -> Tensor:
+        """Return tokens of a slot on their device, [heads, tokens, D]."""
+        if self._blocks is None:
+            return t[slot, :, start:stop]
         first = start // BLOCK
         numbers = self._blocks.rows(slot)[first : blocks_for(stop)]
-        stored = _as_bytes(ops.take(t, asarray(numbers, device=t.device), axis=0)).swapaxes(0, 1)
-        tokens = stored.reshape(t.shape[1], len(numbers) * BLOCK, -1)
+        blocks = ops.permute_dims(ops.take(t, asarray(numbers, device=t.device), axis=0), (1, 0, 2, 3))
+        tokens = blocks.reshape(t.shape[1], len(numbers) * BLOCK, t.shape[3])
         return tokens[:, start - first * BLOCK : stop - first * BLOCK]
 
     def write(self, slot: int, start: int, parts: Sequence[Bytes]) -> None:
@@ -76,17 +76,25 @@ class SlotMemory:
                 view[slot, :, start : start + part.shape[1]] = part
             return
         for t, part in zip(self._positional, parts, strict=True):
-            values = np.ascontiguousarray(part).view(t.dtype.numpy).swapaxes(0, 1)[None]
-            place = np.array([[slot, start, part.shape[1]]], np.int32)
-            if self._blocks is not None and self._hold is not None:
-                self._hold({slot: start + part.shape[1]})
-                place = np.concatenate((place, self._blocks.rows([slot])), axis=1)
-            places = asarray(place, device=t.device)
-            ops.update_cache(t, asarray(np.ascontiguousarray(values), device=t.device), places, out=t)
+            self._put(t, slot, start, asarray(np.ascontiguousarray(part).view(t.dtype.numpy), device=t.device))
+
+    def _put(self, t: Tensor, slot: int, start: int, tokens: Tensor) -> None:
+        """Write tokens [heads, tokens, D] to a slot on their device."""
+        count = tokens.shape[1]
+        place = np.array([[slot, start, count]], np.int32)
+        if self._blocks is not None and self._hold is not None:
+            self._hold({slot: start + count})
+            place = np.concatenate((place, self._blocks.rows([slot])), axis=1)
+        values = ops.expand_dims(ops.permute_dims(tokens, (1, 0, 2)), 0)
+        ops.update_cache(t, values, asarray(place, device=t.device), out=t)
 
     def copy(self, source: int, slot: int, start: int, stop: int) -> None:
-        """Copy tokens of one slot to the same positions of another."""
-        self.write(slot, start, self.read(source, start, stop))
+        """Copy tokens of one slot to the same positions of another, where they are."""
+        if self._host:
+            self.write(slot, start, self.read(source, start, stop))
+            return
+        for t in self._positional:
+            self._put(t, slot, start, self._tokens(t, source, start, stop))
 
     def read_state(self, slot: int) -> list[Bytes]:
         """Return a copy of the states of a slot."""
