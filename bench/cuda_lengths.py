@@ -3,7 +3,8 @@
 Heads of the 2B model (20, of which 5 are of keys) in 30 layers, each with a cache of its own; one CUDA graph of all layers, timed by events.
 Beside sequences of equal lengths: lengths drawn log-uniformly from 16 to the context. `slots`: a slot of the whole context for each
 sequence; `blocks`: blocks of 64 tokens in any order. Prints the median of a layer in microseconds, and the fastest and slowest of all.
-With --model, instead: a whole decode step of a model of BitNet-2B's shape with random weights and an int8 head.
+With --model, instead: a whole decode step of a model of BitNet-2B's shape with random weights and an int8 head; steps follow each
+other without a wait, so that the host's part is seen only where it is the longer one, as without the native library.
 """
 
 from __future__ import annotations
@@ -80,14 +81,16 @@ def measure(run: Callable[[], None], rounds: int) -> list[float]:
 
 def measure_model(kinds: list[str], batches: list[int], context: int, rounds: int) -> None:
     """Print the microseconds of whole decode steps."""
-    from cuda_models import decode_step, random_model
+    from cuda_models import random_model, step_us
 
     model = random_model("bitnet-2b-4t", 0)
     for batch in batches:
         for kind in kinds:
             held = lengths(kind, batch, context)
-            times = [t * LAYERS for t in measure(decode_step(model, batch, held.tolist(), context), rounds)]
-            print(f"batch {batch:3} lengths {kind:6} (mean {held.mean() + 1:6.0f}) step {shown(times)}", flush=True)
+            times = step_us(model, batch, held.tolist(), rounds, context).us
+            print(
+                f"batch {batch:3} lengths {kind:6} (mean {held.mean() + 1:6.0f}) step {shown(list(times))}", flush=True
+            )
             torch.cuda.empty_cache()
 
 

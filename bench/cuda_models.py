@@ -217,9 +217,9 @@ def decode_step(model: Model, batch: int, held: int | list[int], context: int | 
     return again
 
 
-def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
-    """Return microseconds of the device for a decode step."""
-    return in_turn({OURS: decode_step(model, batch, held)}, rounds)[OURS]
+def step_us(model: Model, batch: int, held: int | list[int], rounds: int, context: int | None = None) -> Any:
+    """Return microseconds of the device for a decode step, as of `decode_step`."""
+    return in_turn({OURS: decode_step(model, batch, held, context)}, rounds)[OURS]
 
 
 def measured(made: Model, batch: int, watched: EnergyMeter, options: Options) -> tuple[dict[str, Any], Samples, Any]:

@@ -48,11 +48,17 @@ class Blocks:
 
     def missing(self, ends: Mapping[int, int]) -> int:
         """Return how many blocks slots lack to hold so many tokens each."""
-        return sum(max(blocks_for(end) - self._held[slot], 0) for slot, end in ends.items())
+        held = self._held
+        short = [
+            (slot, end) for slot, end in ends.items() if end > held[slot] * BLOCK
+        ]  # mostly none: a step looks at all slots
+        return sum(blocks_for(end) - held[slot] for slot, end in short)
 
     def hold(self, ends: Mapping[int, int]) -> None:
         """Give slots the blocks to hold so many tokens each; raise, and give none, where there are too few."""
         missing = self.missing(ends)
+        if not missing:
+            return
         if missing > self.free:
             raise OutOfMemoryError(
                 f"The KV cache is full: {missing} more blocks of {BLOCK} tokens are needed, and {self.free} of {self.count} are free. "
