@@ -196,12 +196,13 @@ def random_model(name: str, seed: int) -> Model:
     return Model(config, random_network(config, preset, seed), name=f"{name} shape, random", source=None)  # type: ignore[arg-type]
 
 
-def decode_step(model: Model, batch: int, held: int) -> Callable[[], Any]:
-    """Return a decode step of so many sequences that hold so many tokens each, captured."""
-    session = Session(model.network, model.config, slots=batch, context=held + 1)
+def decode_step(model: Model, batch: int, held: int | list[int], context: int | None = None) -> Callable[[], Any]:
+    """Return a decode step of so many sequences that hold so many tokens each, captured; context: for which there is room."""
+    held = [held] * batch if isinstance(held, int) else held
+    session = Session(model.network, model.config, slots=batch, context=max(held) + 1 if context is None else context)
     for kv in session.caches:
         kv[...] = 0.5
-    places = np.array([(slot, held, 1) for slot in range(batch)], np.int32)
+    places = session.whole_places(np.array([(slot, n, 1) for slot, n in enumerate(held)], np.int32))
     given = [tt.asarray(a, device="cuda") for a in (np.ones((batch, 1), np.int64), places)]
     operands = [*given, session.turns, *session.caches]
     pick = programs(model.network).pick
@@ -216,9 +217,9 @@ def decode_step(model: Model, batch: int, held: int) -> Callable[[], Any]:
     return again
 
 
-def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
-    """Return microseconds of the device for a decode step."""
-    return in_turn({OURS: decode_step(model, batch, held)}, rounds)[OURS]
+def step_us(model: Model, batch: int, held: int | list[int], rounds: int, context: int | None = None) -> Any:
+    """Return microseconds of the device for a decode step, as of `decode_step`."""
+    return in_turn({OURS: decode_step(model, batch, held, context)}, rounds)[OURS]
 
 
 def measured(made: Model, batch: int, watched: EnergyMeter, options: Options) -> tuple[dict[str, Any], Samples, Any]:

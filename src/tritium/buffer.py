@@ -138,6 +138,11 @@ def overlap(a: Array, b: Array) -> int:
     return pure.overlap(*(_from(x, x.storage.begin) for x in (a, b))) if seen else 0
 
 
+def shares_with_others(a: Array) -> bool:
+    """Return True if arrays of other storages may overlap an array: not where a device allocated its memory."""
+    return not isinstance(a.storage, Held) or a.storage.fixed
+
+
 def _from(a: Array, begin: int) -> Array:
     """Return the same layout at another start address: enough to compute an overlap."""
     return pure.Array(pure.Place(begin), a.dtype, a.shape, a.strides, a.offset)

@@ -1266,15 +1266,30 @@ def rope(
     return Decision((x, Spec(cos.shape, f32), Spec(sin.shape, f32)), x)
 
 
-def _agree_places(places: Spec | None, batch: int, what: str) -> None:
-    if places is not None and (places.shape != (batch, 3) or places.dtype is not i32):
+def _agree_places(places: Spec | None, batch: int, what: str, *, paged: bool = False) -> None:
+    """Raise unless places are rows of three, or where caches may be paged, of three and the blocks of each sequence."""
+    if places is None:
+        return
+    columns = places.shape[1] if places.ndim == 2 else 0
+    if places.shape != (batch, columns) or places.dtype is not i32 or columns < 3 or (columns > 3 and not paged):
+        rows, also = (
+            (f"[{batch}, 3 + blocks]", "and where the cache is paged the numbers of its blocks, ")
+            if paged
+            else (f"[{batch}, 3]", "")
+        )
         raise ShapeError(
-            f"{what}: places must be i32 [{batch}, 3], for each sequence (slot, start, count), given {places}."
+            f"{what}: places must be i32 {rows}, for each sequence (slot, start, count), {also}given {places}."
         )
 
 
-def PLACES(batch: int) -> Draw:
-    return Draw(Spec((batch, 3), i32), 0, 3)
+def context_of(cache: Spec, places: Spec | None) -> int:
+    """Return how many tokens of a sequence a cache has room for: those of a slot or, where places name blocks, of so many blocks."""
+    blocks = 0 if places is None else places.shape[1] - 3
+    return cache.shape[2] * (blocks or 1)
+
+
+def PLACES(batch: int, blocks: int = 0) -> Draw:
+    return Draw(Spec((batch, 3 + blocks), i32), 0, 3)
 
 
 def KV_ROWS(*shape: int) -> Draw:
@@ -1289,25 +1304,30 @@ def _written_places(out: Spec, cache: Spec, values: Spec, places: Spec) -> tuple
 
 @op(MOVE, common=(), flops=free, moved=_written_places, traits=IN_PLACE, samples=[
     sample(F32(3, 2, 6, 8), F32(2, 3, 2, 8), PLACES(2)), sample(Spec((3, 2, 6, 8), f16), F32(1, 3, 2, 8), PLACES(1)),
-    sample(Spec((4, 1, 5, 33), bf16), Spec((3, 2, 1, 33), bf16), PLACES(3)), sample(F32(3, 2, 6, 8), F32(0, 3, 2, 8), PLACES(0))])  # fmt: skip
+    sample(Spec((4, 1, 5, 33), bf16), Spec((3, 2, 1, 33), bf16), PLACES(3)), sample(F32(3, 2, 6, 8), F32(0, 3, 2, 8), PLACES(0)),
+    sample(Spec((4, 2, 6, 8), f16), F32(1, 3, 2, 8), PLACES(1, 2))])  # fmt: skip
 def update_cache(cache: Spec, values: Spec, places: Spec, /) -> Any:
     """cache [slots, heads, capacity, D] with values [batch, T, heads, D] written where places [batch, 3] say.
 
     A row of places is the (slot, start, count) of a sequence: cache[slot, h, start + t] = values[b, t, h] for t < count; the
-    last of equals wins."""
+    last of equals wins. A paged cache is [blocks, heads, n, D] with rows (slot, start, count, block, block, ...): token i of a
+    sequence is at cache[its block i // n, h, i % n], and the slot only names the sequence. No two slots have a block in common."""
     for x, name in ((cache, "cache"), (values, "values")):
         _is_half_or_single(x, f"update_cache: {name}")
     if cache.ndim != 4 or values.ndim != 4 or values.shape[2:] != (cache.shape[1], cache.shape[3]):
         raise ShapeError(
             f"update_cache: cache [slots, heads, capacity, D] and values [batch, T, heads, D] are needed, given {cache} and {values}."
         )
-    _agree_places(places, values.shape[0], "update_cache")
+    _agree_places(places, values.shape[0], "update_cache", paged=True)
     return cache
 
 
-def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, window: int | None = None, **attrs: Any) -> int:
+def _attention_flops(
+    out: Spec, q: Spec, k: Spec, v: Spec, places: Spec | None = None, *, window: int | None = None, **attrs: Any
+) -> int:
     """As if all the capacity were filled: how full the cache is, is known only when it runs."""
-    return 4 * q.size * builtins.min(k.shape[2], k.shape[2] if window is None else window)
+    keys = context_of(k, places)
+    return 4 * q.size * builtins.min(keys, keys if window is None else window)
 
 
 @op(REDUCE, common=(), ulps=64, ulps_of=Scale.UNIT, flops=_attention_flops, by_values=3, samples=[
@@ -1317,6 +1337,7 @@ def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, window: int | None
     sample(F32(1, 2, 2, 128), Spec((1, 2, 140, 128), f16), Spec((1, 2, 140, 128), f16), None),
     sample(F32(0, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(0)),
     sample(F32(2, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(2), window=2),
+    sample(F32(2, 3, 4, 8), Spec((4, 2, 2, 8), f16), Spec((4, 2, 2, 8), f16), PLACES(2, 3)),
     sample(Spec((1, 9, 4, 33), bf16), Spec((1, 2, 140, 33), bf16), Spec((1, 2, 140, 33), bf16), None, window=67)])  # fmt: skip
 def attention(
     q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale: float | None = None, window: int | None = None
@@ -1326,7 +1347,7 @@ def attention(
     Query t of a sequence at places (slot, start, count) sees keys 0 to start + t of its slot, and is 0 for t >= count. Several
     heads may share a kv head. scale: 1 / sqrt(D). Without places the queries are the last T of the capacity, each sequence in
     its own slot. window: it sees only the last `window` of those keys, its own among them. What a query gives does not depend on
-    the others."""
+    the others. Places may name the blocks of a paged cache, as of `update_cache`."""
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
         _is_half_or_single(x, f"attention: {name}")
     if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or k.dtype is not v.dtype or q.shape[3] != k.shape[3]:
@@ -1336,7 +1357,7 @@ def attention(
     heads, shared = q.shape[2], k.shape[1]
     if heads % builtins.max(shared, 1) or not shared:
         raise ShapeError(f"attention: the {heads} heads of q must be a multiple of the {shared} kv heads.")
-    _agree_places(places, q.shape[0], "attention")
+    _agree_places(places, q.shape[0], "attention", paged=True)
     if places is None and (q.shape[0] != k.shape[0] or q.shape[1] > k.shape[2]):
         raise ShapeError(
             f"attention: without places, q {q} must have a slot for each sequence and room for its tokens in k {k}."

@@ -458,6 +458,33 @@ def test_decode_steps_have_the_logits_of_the_cpu(
     assert [p.logits for p in on_gpu] == [p.logits for p in on_cpu]
 
 
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU of CUDA")
+@pytest.mark.parametrize("batch", [1, 8, 40])
+def test_sequences_in_blocks_have_the_tokens_of_slots(
+    models: ModuleType, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Prompts of very different lengths, which grow into new blocks while steps begin before the last one is looked at."""
+    make = importlib.import_module("make_model")
+    shape = make.Shape(2, 512, 1024, 16, 8, 1000, 640, 128)
+    monkeypatch.setitem(make.PRESETS, "small", make.Preset("bitnet", shape, "i2_s", 0, tables=False))
+    made = models.random_model("small", 3)
+    rng, given = np.random.default_rng(batch), list(range(batch))
+    prompts = [rng.integers(0, 1000, int(n)).tolist() for n in rng.choice([1, 5, 62, 63, 64, 65, 127, 128, 400], batch)]
+    kind, runs = type(tt.device("cuda").backend), []
+    for paged in (True, False):
+        monkeypatch.setattr(kind, "pages_caches", paged)
+        session = models.Session(made.network, made.config, slots=batch, context=640)
+        assert session.grain == (64 if paged else 1)
+        ids = [int(row.argmax()) for row in session.extend_all(given, prompts)]
+        picked = []
+        for _ in range(90):
+            picked.append(session.pick(given, ids, ahead=True))
+            ids = picked[-1].ids
+        session.truncate(0, 1)
+        runs.append((picked, session.step(given, ids).tolist()))
+    assert runs[0] == runs[1]
+
+
 def test_kernels_that_start_early_are_counted_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="kernels are profiled by PyTorch")
     monkeypatch.syspath_prepend(str(BENCH))

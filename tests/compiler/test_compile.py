@@ -628,12 +628,16 @@ def test_a_donated_argument_that_is_not_written_stays() -> None:
     assert a.tolist() == [7, 7, 7]
 
 
-def test_donating_what_another_argument_shares_is_refused() -> None:
+@pytest.mark.parametrize("device", ["cpu", "torch"])
+def test_donating_what_another_argument_shares_is_refused(device: str) -> None:
+    if device == "torch":
+        pytest.importorskip("torch", reason="memory of a device needs PyTorch: pip install torch")
+
     def fn(a: Any, b: Any) -> Any:
         a += 1.0
         return a * b
 
-    base = tt.ones(4)
+    base = tt.ones(4, device=device)
     compiled = tt.compile(fn, donate="a")
     assert compiled(base[:3], base[1:].clone()).tolist() == [2, 2, 2]
     with pytest.raises(ArgumentError, match=r"donated argument 0 .* shares memory with argument 1"):

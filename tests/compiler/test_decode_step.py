@@ -174,7 +174,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     for name, value in (
         ("compiler", "calls one after another"), ("writes_arguments", True), ("compiled", lambda self, run, form: run),
-        ("takes_new", lambda self, x, cache, interleaved: not interleaved), ("attend_new", attend_new),
+        ("takes_new", lambda self, x, cache, places, interleaved: not interleaved), ("attend_new", attend_new),
     ):  # fmt: skip
         monkeypatch.setattr(backend, name, value)
     return calls
@@ -237,7 +237,7 @@ def test_graphs_of_cuda_take_new_tokens_in_one_launch(batch: int) -> None:
     """The same bits at every call: by copies, and where the arguments lie. Each call stands one token further."""
     fn = tt.compile(step, donate="kv")
     wanted, given = arguments(batch, "cuda"), arguments(batch, "cuda")
-    takes = tt.device("cuda").backend.takes_new(given[0].spec, given[4].spec, False)
+    takes = tt.device("cuda").backend.takes_new(given[0].spec, given[4].spec, given[3].spec, False)
     assert fn.program(*given).launches == (1 if takes else 3)
     pointer = given[4].torch().data_ptr()
     for n in range(6):

@@ -27,6 +27,30 @@ def halves(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
     return both[:, : x.shape[1]], both[:, x.shape[1] :]
 
 
+def paged(
+    cache: Any, places: np.ndarray[Any, Any], block: int, rng: np.random.Generator
+) -> tuple[Any, np.ndarray[Any, Any]]:
+    """A cache [slots, heads, capacity, size] of torch in blocks, in any order and one more than needed, and places that name them.
+
+    Slots outside the cache get blocks of the first."""
+    slots, heads, capacity, size = cache.shape
+    n = -(-capacity // block)
+    padded = torch.nn.functional.pad(cache, (0, 0, 0, n * block - capacity))
+    table = rng.permutation(slots * n + 1)[: slots * n].reshape(slots, n).astype(np.int32)
+    pool = torch.full((slots * n + 1, heads, block, size), torch.nan, dtype=cache.dtype, device=cache.device)
+    pool[torch.from_numpy(table).flatten().long().to(cache.device)] = (
+        padded.reshape(slots, heads, n, block, size).transpose(1, 2).flatten(0, 1)
+    )
+    rows = table[np.clip(places[:, 0], 0, slots - 1)]
+    return pool, np.concatenate([places, rows], 1).astype(np.int32)
+
+
+def unpaged(pool: Any, places: np.ndarray[Any, Any], capacity: int) -> Any:
+    """The tokens of each sequence of a paged cache [batch, heads, capacity, size]."""
+    blocks = torch.from_numpy(places[:, 3:].astype(np.int64)).to(pool.device)
+    return pool[blocks].transpose(1, 2).flatten(2, 3)[:, :, :capacity]
+
+
 class Calls(TorchDispatchMode):
     """The names of torch's operations that are called meanwhile."""
 

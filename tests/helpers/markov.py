@@ -73,6 +73,14 @@ class Slots:
 
     unspeculative = ""
     unshareable = ""
+    grain = 1
+
+    @property
+    def pool(self) -> int:
+        return self.slots * self.capacity
+
+    def spare(self, slot: int) -> None:
+        assert 0 <= slot < self.slots
 
     @cached_property
     def costs(self) -> Costs:

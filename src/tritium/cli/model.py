@@ -486,6 +486,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
     "--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests decoded at the same time."
 )
 @click.option("--context", type=click.IntRange(2), help="Tokens per request (default: the model's context).")
+@click.option("--pool", type=click.IntRange(1), help="Tokens of all requests, on CUDA (default: as memory allows).")
 @click.option(
     "--queue", type=click.IntRange(0), default=64, show_default=True, help="Requests that may wait in the queue."
 )

@@ -41,7 +41,9 @@ class ForeignProgram:
         self._listed: list[ValueSteps | None] = []  # one entry, after the nodes were traced
         self._doubts: list[Doubt] = []
         matches = find_decode_steps(graph) if backend.writes_arguments else []
-        self.decode_steps = [t for t in matches if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
+        self.decode_steps = [
+            t for t in matches if backend.takes_new(t.x.spec, t.cache.spec, t.places.spec, t.interleaved)
+        ]
         written = tuple(i for i, _ in graph.writes)
         nbytes, calls = sum(n.spec.nbytes for n in graph.outputs), max(len(graph.calls()), 1)
         form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts, nbytes, calls)

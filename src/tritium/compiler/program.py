@@ -20,7 +20,7 @@ from tritium import dtype as dt, launch, ops, recording, settings
 from tritium.arguments import checked
 from tritium.backends import Backend
 from tritium.backends.values.device import ValueBackend
-from tritium.buffer import overlap
+from tritium.buffer import overlap, shares_with_others
 from tritium.compiler import decode_step, steps
 from tritium.compiler.foreign import ForeignProgram
 from tritium.compiler.fuse import Fused, Opportunity, fuse, note
@@ -637,12 +637,20 @@ def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:
 
 
 def check_donated(graph: Graph, args: tuple[Any, ...]) -> None:
-    """Raise if a donated argument shares memory with another argument or captured tensor: the order of access is undefined."""
+    """Raise if a donated argument shares memory with another argument or captured tensor: the order of access is undefined.
+
+    On a device of its own memory only tensors of the same storage can: a model has hundreds of operands, and a cache for each layer."""
+    operands = [(k, x) for k, x in enumerate((*args, *graph.captured.values())) if isinstance(x, Tensor)]
+    by_storage: dict[int, list[tuple[int, Tensor]]] = {}
+    for k, x in operands:
+        by_storage.setdefault(id(x.storage), []).append((k, x))
     for i, _ in graph.writes:
-        if isinstance(args[i], Tensor):
-            args[i].storage.own()  # memory shared with clones is copied now
-        for k, other in enumerate((*args, *graph.captured.values())):
-            if k != i and isinstance(args[i], Tensor) and isinstance(other, Tensor) and overlap(args[i], other):
+        if not isinstance(args[i], Tensor):
+            continue
+        args[i].storage.own()  # memory shared with clones is copied now
+        others = operands if shares_with_others(args[i]) else by_storage[id(args[i].storage)]
+        for k, other in others:
+            if k != i and overlap(args[i], other):
                 what = f"argument {k}" if k < len(args) else "a tensor that the function captured"
                 raise ArgumentError(
                     f"The donated argument {i} ({args[i].spec}) shares memory with {what} ({other.spec}); pass a clone() of one."

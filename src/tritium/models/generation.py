@@ -47,6 +47,11 @@ class Slots(Protocol):
     def unspeculative(self) -> str: ...
     @property
     def unshareable(self) -> str: ...
+    @property
+    def pool(self) -> int: ...
+    @property
+    def grain(self) -> int: ...
+    def spare(self, slot: int) -> None: ...
     def tokens(self, slot: int) -> list[int]: ...
     def adapter(self, slot: int) -> str | None: ...
     def use(self, slot: int, adapter: str | None) -> None: ...
@@ -369,6 +374,7 @@ def _run(
             for writer, piece in _prefill(session, waiting, free, clock):
                 if writer.done:
                     free.add(writer.slot)
+                    session.spare(writer.slot)
                 else:
                     active.append(writer)
                     writer.guesser = None if speculator is None else speculator.start(writer.state, writer.slot)
@@ -376,7 +382,9 @@ def _run(
         if not active:
             continue
         yield from _decode(session, active, speculator, bool(waiting and free), clock)
-        free |= {w.slot for w in active if w.done}
+        for slot in [w.slot for w in active if w.done]:
+            free.add(slot)
+            session.spare(slot)
         active = [w for w in active if not w.done]
 
 

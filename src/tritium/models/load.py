@@ -170,10 +170,14 @@ class Model:
     def _programs(self) -> Programs:
         return programs(self.network)
 
-    def session(self, slots: int = 1, context: int | None = None) -> Session:
-        """Return a session with a cache for so many sequences at once, of `context` tokens each (default: as the model was loaded)."""
+    def session(self, slots: int = 1, context: int | None = None, pool: int | None = None) -> Session:
+        """Return a session with a cache for so many sequences at once, of `context` tokens each (default: as the model was loaded).
+
+        pool: tokens of all of them together, on CUDA; see `Session`."""
         kv, context = KV[self.kv], self.context if context is None else context
-        return Session(self.network, self.config, slots=slots, context=context, kv=kv, shared_programs=self._programs)
+        return Session(
+            self.network, self.config, slots=slots, context=context, kv=kv, pool=pool, shared_programs=self._programs
+        )
 
     def follow(self) -> bool:
         """Make the calls of rank 0, which leads, until it ends: for the other ranks of a model that `load(parallel=…)` loaded.

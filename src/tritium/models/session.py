@@ -5,7 +5,7 @@ Knows nothing of text, sampling or files. One thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -26,6 +26,7 @@ from tritium.families.description import DeltaNet
 from tritium.functions import arange, asarray
 from tritium.io.reader import fault
 from tritium.models.bounds import Bounded
+from tritium.models.caching.blocks import BLOCK, Blocks, blocks_for
 from tritium.models.caching.file import REMEDY, read_slot, write_slot
 from tritium.models.caching.memory import SlotMemory
 from tritium.models.caching.prefixes import common
@@ -79,11 +80,13 @@ class Picked(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """A step that was begun before it was asked for: its slots, its tokens, and a function that waits for its result."""
+    """A step that was begun before it was asked for: its slots, its tokens, and a function that waits for its result; and how many
+    steps, itself included, there is memory for on the device."""
 
     slots: list[int]
     ids: list[int]
     result: Callable[[], np.ndarray[Any, Any]]
+    steps: int
 
 
 def programs(network: Network) -> Programs:
@@ -93,14 +96,16 @@ def programs(network: Network) -> Programs:
         x = network.embedding(ids)
         rest, blocks = iter(caches), list(network.blocks)
         if network.adapters is not None:
-            blocks, places = network.adapters.bind(blocks, places[:, 3]), places[:, :3].contiguous()
+            blocks, places = network.adapters.bind(blocks, places[:, -1]), places[:, :-1].contiguous()
+        turns = places if places.shape[1] == 3 else places[:, :3].contiguous()  # of mixers without blocks
         for block in blocks:
-            first = next(rest)
+            first, where = next(rest), places
             if not isinstance(block.attention, Attention):
                 state: Any = DeltaState(first, next(rest))
+                where = turns
             else:
                 state = QuantizedKVCache(first, next(rest)) if first.dtype is dt.u8 else KVCache(first)
-            x = block(x, None if block.rope is None else angles[block.rope], state, places)
+            x = block(x, None if block.rope is None else angles[block.rope], state, where)
         return x.reshape(-1, x.shape[-1])
 
     def angles(ids: Tensor, places: Tensor) -> list[Angles]:
@@ -207,11 +212,14 @@ class Session:
     `extend` appends tokens to a slot and gives the logits after the last one; `step` appends one token to each of several
     slots in one program, and `pick` too, where only the largest logits are wanted; `truncate` forgets the end of a slot, so
     that another continuation of the same beginning is cheap.
+
+    pool: tokens of all slots together, where the device has paged caches; by default as many as all slots may hold, or those that
+    three quarters of its free memory hold. A slot takes memory as it grows; where there is none left, `spare` slots are emptied first.
     """
 
     def __init__(
         self, network: Network, config: Config, *, slots: int = 1, context: int | None = None, kv: Any = dt.f16,
-        shared_programs: Programs | None = None,
+        pool: int | None = None, shared_programs: Programs | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(slots, int) or not 1 <= slots <= TOGETHER[-1]:
             raise ArgumentError(f"Session: slots must be 1 to {TOGETHER[-1]}, given {slots!r}.")
@@ -228,13 +236,16 @@ class Session:
         mixers = [layer.mixer for layer in (config.description if divided is None else divided).layers]
         first = next((i for i, mixer in enumerate(mixers) if not isinstance(mixer, DeltaNet)), None)
         whole_bytes = (8, 8) if isinstance(kv, tuple) else kv
+        self._blocks = self._make_blocks(mixers, kv, pool)
+        self._spare: dict[int, None] = {}  # slots that may be emptied, the longest unused first
         states = [self._state(mixer, whole_bytes if i == first else kv) for i, mixer in enumerate(mixers)]
         self.caches: tuple[Tensor, ...] = tuple(t for state in states for t in state)
         whole = [isinstance(mixer, DeltaNet) for mixer in mixers]
         self.memory = SlotMemory(
             [t for state, is_whole in zip(states, whole, strict=True) if not is_whole for t in state],
             [t for state, is_whole in zip(states, whole, strict=True) if is_whole for t in state],
-        )
+            self._blocks, self._hold,
+        )  # fmt: skip
         # A recurrent state holds all tokens so far as one: it cannot be cut to the first of them.
         self.recurrent = any(isinstance(mixer, DeltaNet) for mixer in mixers)
         self.costs = Costs(TOGETHER)  # of decode steps, by whoever times them
@@ -255,6 +266,52 @@ class Session:
             self._programs = Programs(*shared)
         self._certified = None if self._programs.approximate is None else Certified(network.certified)  # type: ignore[arg-type]
 
+    def _make_blocks(self, mixers: Sequence[d.Attention | DeltaNet], kv: Any, pool: int | None) -> Blocks | None:
+        """Return the blocks of a paged cache for so many tokens of all slots; None where caches have a slot for each sequence."""
+        attention = [m for m in mixers if not isinstance(m, DeltaNet)]
+        if not self.device.backend.pages_caches or self._divided or not attention or isinstance(kv, tuple):
+            if pool is not None:
+                raise ArgumentError(
+                    f"Session: pool={pool} is for caches in blocks, which CUDA has in one process; on {self.device} a slot takes "
+                    f"memory as it is written: leave it out."
+                )
+            return None
+        limit = blocks_for(self.capacity)
+        most = self.slots * limit
+        if pool is None:
+            bytes_of_block = BLOCK * sum(2 * m.kv_heads * m.head_dim for m in attention) * dt.dtype(kv).nbytes
+            used, there = self.device.backend.memory() or (0, 2 * most * bytes_of_block)
+            return Blocks(self.slots, self.capacity, max(min(most, (there - used) * 3 // 4 // bytes_of_block), limit))
+        if isinstance(pool, bool) or not isinstance(pool, int) or pool < 1:
+            raise ArgumentError(f"Session: pool must be a number of tokens, given {pool!r}.")
+        return Blocks(self.slots, self.capacity, min(blocks_for(pool), most))
+
+    @property
+    def pool(self) -> int:
+        """Return how many tokens all slots together have room for; a slot takes a multiple of `grain` of them."""
+        return self.slots * self.capacity if self._blocks is None else self._blocks.count * BLOCK
+
+    @property
+    def grain(self) -> int:
+        """Return by how many tokens the memory of a slot grows."""
+        return 1 if self._blocks is None else BLOCK
+
+    def spare(self, slot: int) -> None:
+        """Declare that a slot may be emptied where others need its memory; when tokens are appended to it, it no longer may."""
+        self._spare.pop(self._slot(slot), None)
+        if self._tokens[slot]:
+            self._spare[slot] = None
+
+    def _hold(self, ends: Mapping[int, int]) -> None:
+        """Give slots the memory for so many tokens each; empty spare slots where there is too little, and raise where that is not enough."""
+        if self._blocks is None:
+            return
+        for slot in ends:
+            self._spare.pop(slot, None)
+        while self._spare and self._blocks.missing(ends) > self._blocks.free:
+            self.truncate(next(iter(self._spare)), 0)
+        self._blocks.hold(ends)
+
     def _state(self, mixer: d.Attention | DeltaNet, kv: Any) -> tuple[Tensor, ...]:
         """Return the memory of a layer for all slots: the KV cache, or the state of a delta net."""
         if isinstance(mixer, DeltaNet):
@@ -264,6 +321,8 @@ class Session:
         shape = {"slots": self.slots, "heads": mixer.kv_heads, "capacity": self.capacity, "size": mixer.head_dim}
         if isinstance(kv, tuple):
             return self._integer_state(mixer, kv, shape)
+        if self._blocks is not None:
+            shape |= {"slots": self._blocks.count, "capacity": BLOCK}
         return (KVCache.empty(**shape, dtype=kv, device=self.device).kv,)
 
     def _integer_state(self, mixer: d.Attention, bits: tuple[int, int], shape: dict[str, int]) -> tuple[Tensor, ...]:
@@ -332,6 +391,10 @@ class Session:
         if count < len(held):
             self._last.pop(slot, None)
         del held[count:]
+        if not count:
+            self._spare.pop(slot, None)
+        if self._blocks is not None:
+            self._blocks.release(slot, count)
 
     def adopt(self, slot: int, tokens: Ids) -> None:
         """Declare that a slot holds these tokens, whose memory was written by a `PrefixCache` or from a file."""
@@ -342,6 +405,7 @@ class Session:
         held.clear()
         if tokens:
             held += self._checked(slot, tokens)
+        self._hold({slot: len(held)})
 
     def share(self, source: int, slot: int, count: int) -> None:
         """Make a slot hold the first `count` tokens of another one, by a copy (divided over processes: by computing them again); of a
@@ -356,16 +420,20 @@ class Session:
                 f"share: slot {source} holds {len(held)} tokens, of which {self.reusable(source, min(count, len(held)))} can be "
                 f"shared; {count} were asked for."
             )
-        start = 0 if self.recurrent else common(held[:count], own)
+        start, shared = 0 if self.recurrent else common(held[:count], own), held[:count]
         if self.unshareable:
             self.truncate(slot, start)
-            if held[start:count]:
-                self.extend(slot, held[start:count])
+            if shared[start:]:
+                self.extend(slot, shared[start:])
             return
+        was_spare = source in self._spare
+        self._spare.pop(source, None)  # it is in use
         self.memory.copy(source, slot, start, count)
         if self.recurrent and count:
             self.memory.write_state(slot, self.memory.read_state(source))
-        self.adopt(slot, held[:count])
+        self.adopt(slot, shared)
+        if was_spare:
+            self.spare(source)
 
     @checked
     def save(self, path: str | Path, slot: int = 0, *, overwrite: bool = False) -> Path:
@@ -433,6 +501,7 @@ class Session:
         """Append tokens in rows of ROW: all keys and values of a program are written before any is read, so rows of one sequence
         may stand in the same program."""
         self._ahead = None
+        self._hold({slot: len(self._tokens[slot]) + len(part) for slot, part in zip(slots, new, strict=True)})
         rows: list[tuple[int, int, list[int]]] = []  # number of the sequence, position, tokens
         for i, (slot, part) in enumerate(zip(slots, new, strict=True)):
             held = len(self._tokens[slot])
@@ -458,6 +527,7 @@ class Session:
         new = self._checked(slot, ids)
         self._ahead = None
         held = self._tokens[slot]
+        self._hold({slot: len(held) + len(new)})  # all or none of it
         done, logits = 0, None
         with self._changing([slot]):
             for size in chunks(len(new)):
@@ -556,21 +626,20 @@ class Session:
             best = [r.largest() if isinstance(r, Bounded) else (int(r.argmax()), float(r.max())) for r in rows]
             return Picked([token for token, _ in best], [logit for _, logit in best])
         slots, ids = self._one_each("pick", slots, ids)
-        coming, self._ahead = self._ahead, None
+        coming, self._ahead, steps = self._ahead, None, 0
         if coming is not None and (coming.slots, coming.ids) == (slots, ids):
-            result = coming.result
+            result, steps = coming.result, coming.steps
         else:
             with self._changing(slots):
                 result = self._begin(*self._padded(slots, ids, "picked", np.int64))
         further = None
-        room = all(len(self._tokens[s]) + 1 < self.capacity for s in slots)
-        if ahead and room and self.device.backend.runs_ahead and not self.recurrent:  # whose state would have advanced
+        if ahead and self.device.backend.runs_ahead and (steps := self._reserved(slots, steps - 1)):
             further = self._begin(*self._next(len(slots)))
         values = result()[: len(slots)]
         self._append(slots, ids)
         picked = Picked(values[:, 0].astype(np.int64).tolist(), values[:, 1].tolist())
         if further is not None:
-            self._ahead = _Ahead(slots, picked.ids, further)
+            self._ahead = _Ahead(slots, picked.ids, further, steps)
         return picked
 
     def _begin(self, ids: Tensor, places: Tensor) -> Callable[[], np.ndarray[Any, Any]]:
@@ -622,10 +691,32 @@ class Session:
             ends[slot] += 1
         return self._sent(padded, what), self._sent(places, "places")
 
+    def _reserved(self, slots: Sequence[int], known: int) -> int:
+        """Return for how many steps behind the one under way there is memory; so many are `known`. Where a sequence grows into a new
+        block, all get blocks for some more steps, as far as there are any: places are then sent once for all of them."""
+        if known > 0 or self.recurrent:  # whose state would have advanced
+            return 0 if self.recurrent else known
+        held = {s: len(self._tokens[s]) + 1 for s in slots}  # with the token of the step under way
+        limit = self.capacity - max(held.values())
+        if limit < 1 or self._blocks is None:
+            return max(limit, 0)
+        for more in (0, 1 + BLOCK // 2, 1):
+            ends = {s: min(n + more, self.capacity) for s, n in held.items()}
+            if self._blocks.missing(ends) <= self._blocks.free:
+                self._blocks.hold(ends)
+            if steps := min(limit, *(self._blocks.room(s) - n for s, n in held.items())):
+                break
+        if steps and more:
+            places = np.zeros((next(b for b in TOGETHER if b >= len(slots)), 3), np.int32)
+            places[: len(slots)] = [(s, n, 1) for s, n in held.items()]
+            self._sent(places, "places")
+        return steps
+
     def _next(self, count: int) -> tuple[Tensor, Tensor]:
         """Return tokens and places as the step before has left them on the device."""
         size = next(b for b in TOGETHER if b >= count)
-        return self._inputs["picked", (size, 1)][0], self._inputs["places", (size, 3 + bool(self.adapters))][0]
+        columns = 3 + (0 if self._blocks is None else self._blocks.columns) + bool(self.adapters)
+        return self._inputs["picked", (size, 1)][0], self._inputs["places", (size, columns)][0]
 
     def score(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""
@@ -646,6 +737,7 @@ class Session:
         self._ahead = None
         if self.recurrent:
             return self._scores_recurrent(slot, new, read)
+        self._hold({slot: len(held) + len(new)})
         # Token i is told by the row of the token before it, so the last one held is run once more in front of the new ones.
         parts = self._scored(slot, len(held) - 1, [held[-1], *new], new, read)
         held += new
@@ -740,6 +832,20 @@ class Session:
             )
         return new
 
+    def whole_places(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return places with the columns that programs of this session read; slots get the memory for the tokens that are written."""
+        slots, parts = places[:, 0], [places]
+        if self._blocks is not None:
+            ends: dict[int, int] = {}
+            for slot, start, count in places.tolist():
+                if count:
+                    ends[slot] = max(ends.get(slot, 0), start + count)
+            self._hold(ends)
+            parts.append(self._blocks.rows(slots))
+        if self.adapters:
+            parts.append(self._chosen[slots][:, None])
+        return np.concatenate(parts, axis=1) if len(parts) > 1 else places
+
     def _run(
         self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]
     ) -> Logits:
@@ -747,10 +853,10 @@ class Session:
         return np.asarray(output.numpy())
 
     def _sent(self, data: np.ndarray[Any, Any], what: str) -> Tensor:
-        """Return an input of a program on its device. Off the host it keeps its memory: what is captured for it stays true. Where there
-        are adapters, places get a column with the number of each slot's."""
-        if what == "places" and self.adapters:
-            data = np.concatenate((data, self._chosen[data[:, :1]]), axis=1)
+        """Return an input of a program on its device. Off the host it keeps its memory: what is captured for it stays true. Places
+        get the blocks of each slot where caches are paged and, where there are adapters, a column with the number of each slot's."""
+        if what == "places":
+            data = self.whole_places(data)
         if self.device.type == "cpu":
             return asarray(data)
         key = what, data.shape

@@ -130,7 +130,7 @@ class Api:
         energy = await asyncio.get_running_loop().run_in_executor(None, self._energy.read)
         s, labels = self.answers.scheduler, {"model_name": self.answers.name}
         held = sum(len(s.session.tokens(i)) for i in range(s.session.slots))
-        used = held / (s.session.slots * s.session.capacity)
+        used = held / s.session.pool
         sums = [
             Metric("vllm:num_requests_running", "Requests in a slot.", "gauge", [(labels, s.running)]),
             Metric("vllm:num_requests_waiting", "Requests that wait for a slot.", "gauge", [(labels, s.waiting)]),

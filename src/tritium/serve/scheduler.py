@@ -374,7 +374,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Give free slots to waiting requests, first come, first served."""
-        while self._waiting and len(self._runs) < self.session.slots:
+        while self._waiting and len(self._runs) < self.session.slots and self._has_room(self._waiting[0].request):
             ticket, run = self._waiting[0], None
             try:
                 run = self._start(ticket)
@@ -385,6 +385,12 @@ class Scheduler:
                 self._waiting.popleft()
                 if run is not None:
                     self._runs[run.slot], self._used[run.slot] = run, self._turns
+
+    def _has_room(self, request: Request) -> bool:
+        """Return True if the KV cache holds all that a request may take, beside those that run: none of them then fails for want of it."""
+        requests, grain = [*(run.ticket.request for run in self._runs.values()), request], self.session.grain
+        ends = [min(len(r.prompt) + r.max_tokens, self.session.capacity) for r in requests]
+        return len(ends) == 1 or sum(-(-end // grain) * grain for end in ends) <= self.session.pool
 
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request
@@ -655,6 +661,7 @@ class Scheduler:
                 run.marks.add(run.length)
                 self._keep(run, self.session.tokens(run.slot)[: run.length])
         self._let_go(run)
+        self.session.spare(run.slot)
         whole = finish is not None and not run.stops.found
         text = run.stops.push(run.text.flush()) + run.stops.flush() if whole else ""
         with self._wake:

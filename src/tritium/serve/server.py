@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 class Server:
     """A model behind a port: `with Server(model, port=0) as s: … s.url …`.
 
-    `slots` requests run at once, each with `context` tokens; `queue` more may wait. `max_tokens` bounds every answer and
+    `slots` requests run at once, each with `context` tokens, on CUDA of all together `pool` (default: as memory allows); `queue` more
+    may wait. `max_tokens` bounds every answer and
     `max_choices` the answers to one request. A client may send `rate` requests a minute and have `share` answers at once (None:
     any number). `api_key_file` has keys, one on a line, and is read again when it changes. `allowed_hosts` are names by which clients
     may call the server besides localhost and addresses; `allowed_origins` are web pages that may (none by default). `chat_template`
@@ -58,6 +59,7 @@ class Server:
         allow_anonymous: bool = False,
         slots: int = 4,
         context: int | None = None,
+        pool: int | None = None,
         queue: int = 64,
         max_tokens: int | None = None,
         max_choices: int = 16,
@@ -80,7 +82,7 @@ class Server:
         if not 0 <= grace_s < math.inf:
             raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
         self._service = Service(
-            model, api_key=api_key, api_key_file=api_key_file, slots=slots, context=context, queue=queue,
+            model, api_key=api_key, api_key_file=api_key_file, slots=slots, context=context, pool=pool, queue=queue,
             max_tokens=max_tokens, max_choices=max_choices, rate=rate, share=share, chat_template=chat_template,
             tool_style=tool_style, name=name, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins, sensors=sensors,
             prefix_cache=prefix_cache, speculate=speculate, draft=draft, spans=spans,

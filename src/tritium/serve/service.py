@@ -48,6 +48,7 @@ class Service:
         api_key_file: str | Path | None = None,
         slots: int = 4,
         context: int | None = None,
+        pool: int | None = None,
         queue: int = 64,
         max_tokens: int | None = None,
         max_choices: int = 16,
@@ -69,7 +70,9 @@ class Service:
         self.access = Access(Keys(key, api_key_file), tuple(allowed_hosts), tuple(allowed_origins))
         self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line
         self._tokenizer = model.tokenizer
-        self._make_session = partial(model.session, slots=slots, context=context)
+        self._make_session = partial(
+            model.session, slots=slots, context=context, **({} if pool is None else {"pool": pool})
+        )
         self._make_draft = None if draft is None else partial(model.draft_session, draft=draft)
         self._make_scheduler = partial(
             Scheduler, tokenizer=model.tokenizer, queue=queue, speculate=speculate,

@@ -206,6 +206,16 @@ def of_reals(accepts: Accepts) -> Accepts:
     return also
 
 
+def of_slots(accepts: Accepts) -> Accepts:
+    """Return a predicate that also refuses places that name blocks: native caches have a slot for each sequence."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        places = specs[-1]
+        return (places is None or places.shape[-1:] == (3,)) and accepts(specs, attrs, layouts)
+
+    return also
+
+
 # Rows whose native kernel does not take every call of its dtypes.
 LIMITED: dict[Op, Callable[[Accepts], Accepts]] = {
     ops.gather: whole_axes,
@@ -214,6 +224,7 @@ LIMITED: dict[Op, Callable[[Accepts], Accepts]] = {
     ops.arange: of_integers,
     ops.full: of_reals,
 }
+CACHED: dict[Op, Callable[[Accepts], Accepts]] = {ops.update_cache: of_slots, ops.attention: of_slots}
 
 # The fewest and the most axes of the first operand that a row's native kernel takes.
 AXES: dict[Op, tuple[int, int]] = {ops.dequantize: (2, 2), ops.quantize: (1, 5)}
@@ -244,8 +255,8 @@ def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
                 yield Kernel(kernel.isa, checked_repack(kernel), with_axes(2, 2, accepts))
             elif row in AXES:
                 yield Kernel(kernel.isa, kernel, with_axes(*AXES[row], accepts))
-            elif row in LIMITED:
-                yield Kernel(kernel.isa, kernel, LIMITED[row](accepts))
+            elif row in LIMITED or row in CACHED:
+                yield Kernel(kernel.isa, kernel, (LIMITED | CACHED)[row](accepts))
             elif tern2_r64.code <= min(kernel.dtypes) <= i4_r32.code:
                 yield Kernel(kernel.isa, kernel, short_groups(accepts))
             else:

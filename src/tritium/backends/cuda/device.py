@@ -174,11 +174,15 @@ class Cuda(Torch):
     def writes_places(self) -> bool:
         return self.has_triton
 
+    @property
+    def pages_caches(self) -> bool:  # type: ignore[override]
+        return self.has_triton
+
     def write_places(self, cache: Value, values: Value, places: Value) -> None:
         cuda_rows.write_places(self.space, cache, values, places)
 
-    def takes_new(self, x: Spec, cache: Spec, interleaved: bool) -> bool:
-        return self.has_triton and cuda_rows.takes_new(self.space, x, cache, interleaved)
+    def takes_new(self, x: Spec, cache: Spec, places: Spec, interleaved: bool) -> bool:
+        return self.has_triton and cuda_rows.takes_new(self.space, x, cache, places, interleaved)
 
     def attend_new(
         self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool

@@ -45,13 +45,14 @@ def _module(name: str) -> Any:
 
 def _check_places(space: Any, places: Any, cache: Value, tokens: int, what: str) -> None:
     """Raise, now or after a program, where a sequence is outside its cache; the same places are checked once."""
-    slots, _, capacity, _ = cache.shape
+    caches = _module("attention.cache")
+    slots, capacity, block = caches.room(cache, places)
     key = (slots, capacity, tokens)
     now = space.tracing()
     seen, checked = getattr(places, "checked", (None, None))
     if now is not None and seen is now and checked == key:
         return
-    space.doubt(_module("attention.cache").outside(places, *key), outside(what, *key))
+    space.doubt(caches.outside(cache, places, tokens), outside(what, *key, block))
     if now is not None:
         places.checked = (now, key)
 
@@ -91,12 +92,17 @@ def _attention(space: Space) -> Fn:
 MOST_NEW = 64  # sequences whose new tokens one launch takes: each looks at the places of all
 
 
-def takes_new(space: Space, x: Spec, cache: Spec, interleaved: bool) -> bool:
+def takes_new(space: Space, x: Spec, cache: Spec, places: Spec, interleaved: bool) -> bool:
     """Return True if one launch can run `rope`, `update_cache` and `attention` of new tokens."""
     (batch, _, every, size), (slots, both, capacity, _) = x.shape, cache.shape
+    block = capacity if places.shape[1] > 3 else 0
     kinds = x.dtype is dt.f32 and cache.dtype in (dt.f16, dt.bf16) and not interleaved
     there = 0 < batch <= MOST_NEW and slots > 0 and capacity > 0
-    return kinds and there and bool(_module("attention.attend").decodes(space.device, size, every - both, both // 2))
+    return (
+        kinds
+        and there
+        and bool(_module("attention.attend").decodes(space.device, size, every - both, both // 2, block))
+    )
 
 
 def attend_new(

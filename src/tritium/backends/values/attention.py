@@ -45,6 +45,54 @@ def _rope(
     return xp.reshape(xp.stack(pairs, -1), shape) if interleaved else xp.concat(pairs, len(shape) - 1)
 
 
+def _blocks(xp: Namespace, cache: Value, places: Value, tokens: int, what: str) -> tuple[Value, Value, Value]:
+    """Start and count of all sequences of a paged cache, held to it, and their blocks; what is outside raises later."""
+    slots, _, size, _ = (int(n) for n in cache.shape)
+    n = int(places.shape[1]) - 3
+    start, count = places[:, 1], places[:, 2]
+    bad = (places[:, 0] < 0) | (start < 0) | (count < 0) | (count > tokens) | (start > n * size - count)
+    blocks = places[:, 3:]
+    used = xp.arange(n, dt.i32)[None, :] * size < (start + count)[:, None]
+    bad = bad | (xp.sum(xp.astype(used & ((blocks < 0) | (blocks >= slots)), dt.i32), (1,), False) > 0)
+    xp.doubt(bad, outside(what, slots, n * size, tokens, size))
+    zero = xp.full((), 0, dt.i32)
+    start, count, blocks = (
+        xp.maximum(xp.minimum(x, xp.full((), max(limit, 0), dt.i32)), zero)
+        for x, limit in ((start, n * size), (count, tokens), (blocks, slots - 1))
+    )
+    return start, count, blocks
+
+
+def _update_blocks(xp: Namespace, cache: Value, values: Value, places: Value) -> Value:
+    """Token by token of each sequence; one that is not meant is written as it was."""
+    shape = slots, heads, length, size = tuple(int(n) for n in cache.shape)
+    batch, tokens = (int(n) for n in values.shape[:2])
+    start, count, blocks = _blocks(xp, cache, places, tokens, "update_cache")
+    if not (batch and tokens and size_of(shape)):
+        return cache
+    t = index_dtype(slots * heads * length)
+    rows = xp.reshape(cache, (slots * heads * length, size))
+    head = xp.arange(heads, t) * length
+    new = cast(xp, values, xp.dtype_of(cache))
+    most = xp.full((), int(blocks.shape[1]) * length - 1, dt.i32)
+    for b in range(batch):
+        for i in range(tokens):
+            position = xp.minimum(start[b] + xp.full((), i, dt.i32), most)
+            block = xp.take(blocks[b], xp.reshape(position // length, (1,)), 0)
+            index = xp.astype(block, t) * (heads * length) + head + xp.astype(position % length, t)
+            meant = xp.reshape(count[b] > i, (1, 1))
+            rows = xp.put(rows, index, xp.where(meant, new[b, i], xp.take(rows, index, 0)))
+    return xp.reshape(rows, shape)
+
+
+def _unpaged(xp: Namespace, cache: Value, blocks: Value) -> Value:
+    """The keys or values of all sequences of a paged cache as [batch, heads, capacity, D]."""
+    batch, n = (int(i) for i in blocks.shape)
+    _, heads, length, size = (int(i) for i in cache.shape)
+    used = xp.reshape(xp.take(cache, xp.reshape(blocks, (batch * n,)), 0), (batch, n, heads, length, size))
+    return xp.reshape(xp.transpose(used, (0, 2, 1, 3, 4)), (batch, heads, n * length, size))
+
+
 def _checked(xp: Namespace, places: Value, slots: int, capacity: int, tokens: int, what: str) -> list[Value]:
     """(slot, start, count) of all sequences, held to the cache; what is outside raises later."""
     slot, start, count = (places[:, i] for i in range(3))
@@ -58,6 +106,8 @@ def _checked(xp: Namespace, places: Value, slots: int, capacity: int, tokens: in
 def _update_cache(xp: Namespace, cache: Value, values: Value, places: Value) -> Value:
     """Sequence by sequence, so that the last of equals wins: a window of rows is written, and those of it that are not
     meant are written as they were."""
+    if int(places.shape[1]) > 3:
+        return _update_blocks(xp, cache, values, places)
     shape = slots, heads, capacity, size = tuple(int(n) for n in cache.shape)
     batch, tokens = (int(n) for n in values.shape[:2])
     slot, start, count = _checked(xp, places, slots, capacity, tokens, "update_cache")
@@ -103,6 +153,10 @@ def _attention(
         return xp.full((batch, tokens, heads, size), 0.0, dt.f32)
     if places is None:
         start, count = (xp.full((batch,), n, dt.i32) for n in (capacity - tokens, tokens))
+    elif int(places.shape[1]) > 3:
+        start, count, blocks = _blocks(xp, k, places, tokens, "attention")
+        k, v = _unpaged(xp, k, blocks), _unpaged(xp, v, blocks)
+        capacity = int(k.shape[2])
     else:
         slot, start, count = _checked(xp, places, slots, capacity, tokens, "attention")
         k, v = xp.take(k, slot, 0), xp.take(v, slot, 0)

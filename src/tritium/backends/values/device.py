@@ -285,8 +285,8 @@ class ValueBackend(Backend):
         may end before what is doubtful, if the device raises that by itself."""
         return None
 
-    def takes_new(self, x: Spec, cache: Spec, interleaved: bool) -> bool:
-        """Return True if `attend_new` takes heads x of new tokens and such a cache."""
+    def takes_new(self, x: Spec, cache: Spec, places: Spec, interleaved: bool) -> bool:
+        """Return True if `attend_new` takes heads x of new tokens and such a cache and places."""
         return False
 
     def attend_new(

@@ -1,18 +1,19 @@
 """The memory of the slots of a session as bytes: what each token takes, and what each recurrent state takes.
 
 Knows nothing of models or tokens. A session has two kinds of tensors: positional ones [slots, heads, capacity, D], of which tokens
-take a part each, and states [slots, ...], which hold all tokens of a slot as one.
+take a part each, and states [slots, ...], which hold all tokens of a slot as one. Positional ones may be paged: [blocks, heads, BLOCK, D].
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tritium import ops
 from tritium.functions import asarray
+from tritium.models.caching.blocks import BLOCK, Blocks, blocks_for
 from tritium.tensor import Tensor
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -21,9 +22,13 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class SlotMemory:
     """Reads and writes the memory of slots. One thread at a time, and never while a program runs."""
 
-    def __init__(self, positional: Sequence[Tensor], states: Sequence[Tensor] = ()) -> None:
-        self._positional, self._states = tuple(positional), tuple(states)
-        self._host = all(t.device.type == "cpu" for t in (*positional, *states))
+    def __init__(
+        self, positional: Sequence[Tensor], states: Sequence[Tensor] = (), blocks: Blocks | None = None,
+        hold: Callable[[Mapping[int, int]], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._positional, self._states, self._blocks = tuple(positional), tuple(states), blocks
+        self._hold = hold  # gives slots of a paged cache the blocks for so many tokens
+        self._host = blocks is None and all(t.device.type == "cpu" for t in (*positional, *states))
         # On the host both are views: the same memory that programs read and write.
         self._positional_views = [_as_bytes(t) for t in positional] if self._host else []
         self._state_views = [_as_bytes(t) for t in states] if self._host else []
@@ -52,7 +57,17 @@ class SlotMemory:
         """Return tokens of a slot as [heads, tokens, bytes], one array for each positional tensor; on the host a view."""
         if self._host:
             return [view[slot, :, start:stop] for view in self._positional_views]
-        return [_as_bytes(t[slot, :, start:stop]) for t in self._positional]
+        return [_as_bytes(self._tokens(t, slot, start, stop)) for t in self._positional]
+
+    def _tokens(self, t: Tensor, slot: int, start: int, stop: int) -> Tensor:
+        """Return tokens of a slot on their device, [heads, tokens, D]."""
+        if self._blocks is None:
+            return t[slot, :, start:stop]
+        first = start // BLOCK
+        numbers = self._blocks.rows(slot)[first : blocks_for(stop)]
+        blocks = ops.permute_dims(ops.take(t, asarray(numbers, device=t.device), axis=0), (1, 0, 2, 3))
+        tokens = blocks.reshape(t.shape[1], len(numbers) * BLOCK, t.shape[3])
+        return tokens[:, start - first * BLOCK : stop - first * BLOCK]
 
     def write(self, slot: int, start: int, parts: Sequence[Bytes]) -> None:
         """Write tokens that `read` returned, from a position on."""
@@ -61,13 +76,25 @@ class SlotMemory:
                 view[slot, :, start : start + part.shape[1]] = part
             return
         for t, part in zip(self._positional, parts, strict=True):
-            values = np.ascontiguousarray(part).view(t.dtype.numpy).swapaxes(0, 1)[None]
-            places = asarray(np.array([[slot, start, part.shape[1]]], np.int32), device=t.device)
-            ops.update_cache(t, asarray(np.ascontiguousarray(values), device=t.device), places, out=t)
+            self._put(t, slot, start, asarray(np.ascontiguousarray(part).view(t.dtype.numpy), device=t.device))
+
+    def _put(self, t: Tensor, slot: int, start: int, tokens: Tensor) -> None:
+        """Write tokens [heads, tokens, D] to a slot on their device."""
+        count = tokens.shape[1]
+        place = np.array([[slot, start, count]], np.int32)
+        if self._blocks is not None and self._hold is not None:
+            self._hold({slot: start + count})
+            place = np.concatenate((place, self._blocks.rows([slot])), axis=1)
+        values = ops.expand_dims(ops.permute_dims(tokens, (1, 0, 2)), 0)
+        ops.update_cache(t, values, asarray(place, device=t.device), out=t)
 
     def copy(self, source: int, slot: int, start: int, stop: int) -> None:
-        """Copy tokens of one slot to the same positions of another."""
-        self.write(slot, start, self.read(source, start, stop))
+        """Copy tokens of one slot to the same positions of another, where they are."""
+        if self._host:
+            self.write(slot, start, self.read(source, start, stop))
+            return
+        for t in self._positional:
+            self._put(t, slot, start, self._tokens(t, source, start, stop))
 
     def read_state(self, slot: int) -> list[Bytes]:
         """Return a copy of the states of a slot."""

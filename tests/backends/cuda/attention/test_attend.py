@@ -31,7 +31,7 @@ from triton_runs import (
 torch = pytest.importorskip("torch", reason="attention on CUDA needs PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("attention on CUDA needs Triton: pip install torch triton", allow_module_level=True)
-from cuda_arrays import by_reference, halves, there  # noqa: E402
+from cuda_arrays import by_reference, halves, paged, there, unpaged  # noqa: E402
 
 
 @in_both_modes
@@ -83,6 +83,42 @@ def test_a_window_has_the_bits_of_the_reference(tokens: int, per: int, window: i
     places = np.array([[0, 200, tokens], [2, 0, tokens], [1, 90, tokens - 1]], np.int32)
     want = by_reference(attention, np.empty_like(q), q, k, v, places, scale=None, window=window)
     got = kernels().attend(there(q), there(k), there(v), there(places), factor_of(16, None), window)
+    np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+@runs
+@settings(max_examples=12, deadline=None)
+@given(
+    tokens=st.integers(1, 3), block=st.sampled_from([3, 16, 32, 64]), window=st.sampled_from([None, 20]),
+    ends=st.lists(st.sampled_from([0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130]), min_size=1, max_size=3), seed=st.integers(0, 2**32),
+    half=st.booleans(),
+)  # fmt: skip
+def test_blocks_have_the_bits_of_slots(
+    tokens: int, block: int, window: int | None, ends: list[int], seed: int, half: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch, capacity, kind = len(ends), 140, np.float16 if half else np.float32
+    q = rng.standard_normal((batch, tokens, 4, 16)).astype(np.float32)
+    k, v = (rng.standard_normal((batch + 1, 2, capacity, 16)).astype(kind) for _ in range(2))
+    count = np.minimum(ends, tokens)
+    places = np.stack([rng.permutation(batch + 1)[:batch], np.array(ends) - count, count], 1).astype(np.int32)
+    for slot, start, n in places:
+        k[slot, :, start + n :] = v[slot, :, start + n :] = np.nan
+    want = by_reference(attention, np.empty_like(q), q, k, v, places, scale=None, window=window)
+    pool, rows = paged(there(np.concatenate([k, v], 1)), places, block, rng)
+    np.testing.assert_array_equal(
+        by_reference(
+            attention,
+            np.empty_like(q),
+            q,
+            *(x.cpu().numpy() for x in pool.chunk(2, 1)),
+            rows,
+            scale=None,
+            window=window,
+        ),
+        want,
+    )
+    got = kernels().attend(there(q), *pool.chunk(2, 1), there(rows), factor_of(16, None), window)
     np.testing.assert_array_equal(got.cpu().numpy(), want)
 
 
@@ -217,14 +253,59 @@ def test_new_tokens_in_one_launch_have_the_bits_of_three(
         assert kind != "alone" or np.isfinite(got.cpu().numpy()).all()
 
 
+LENGTHS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 400, 1000, 2049)
+
+
+@on_gpu
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "per", "shared", "brain"),
+    [(1, 4, 5, False), (2, 3, 1, True), (7, 4, 2, False), (16, 4, 5, True), (33, 2, 8, False), (64, 4, 5, False), (90, 1, 2, True)],
+)  # fmt: skip
+def test_new_tokens_of_blocks_have_the_bits_of_slots(
+    batch: int, per: int, shared: int, brain: bool, settled: bool
+) -> None:
+    """Sequences of very different lengths among each other; the next call finds the counts at zero."""
+    if not kernels().decodes(torch.device(PLACE, 0), 128, per * shared, shared, 64):
+        pytest.skip("this GPU has no kernel for one new token")
+    rng = np.random.default_rng(batch)
+    heads, slots, capacity = per * shared, batch + 1, 2176
+    dtype, factor = torch.bfloat16 if brain else torch.float16, factor_of(128, None)
+    for kind in ("lengths", *KINDS) * 3:
+        x = there(rng.standard_normal((batch, 1, heads + 2 * shared, 128)).astype(np.float32))
+        cos, sin = (there(rng.standard_normal((batch, 1, 64)).astype(np.float32)) for _ in range(2))
+        places = new_places(rng, "alone" if kind == "lengths" else kind, batch, slots, capacity)
+        if kind == "lengths":
+            places[:, 1] = rng.choice(LENGTHS, batch)
+        places[places[:, 0] == slots, 0] = -1  # where there are blocks, a slot may have any name
+        cache = torch.randn((slots, 2 * shared, capacity, 128), device=PLACE).to(dtype)
+        if kind == "lengths":
+            for slot, start, _ in places:
+                cache[slot, :, start:] = torch.nan
+        apart, at = cache.clone(), there(places)
+        turned = caches().rope(x, cos, sin, torch.float32, False, heads + shared)
+        caches().write(apart, turned[:, :, heads:], at)
+        want = kernels().attend(turned[:, :, :heads], apart[:, :shared], apart[:, shared:], at, factor).cpu().numpy()
+        pool, rows = paged(cache, places, 64, rng)
+        for _ in range(2):
+            got = kernels().attend_new(x, cos, sin, pool, there(rows), factor, settled)
+            np.testing.assert_array_equal(got.cpu().numpy(), want, err_msg=kind)
+        named = places[:, 0] >= 0
+        written = unpaged(pool, rows[named], capacity).float().cpu().numpy()
+        np.testing.assert_array_equal(written, apart[places[named, 0]].float().cpu().numpy(), err_msg=kind)
+        got = kernels().attend(turned[:, :, :heads], *pool.chunk(2, 1), there(rows), factor)
+        np.testing.assert_array_equal(got.cpu().numpy(), want, err_msg=kind)
+        assert kind != "lengths" or np.isfinite(want).all()
+
+
 @compiles
 @pytest.mark.parametrize("window", [0, 512])
-@pytest.mark.parametrize("parts", [1, 32])
-def test_the_kernels_for_several_tokens_are_built(window: int, parts: int) -> None:
+@pytest.mark.parametrize(("parts", "block"), [(1, 0), (32, 0), (32, 64), (32, 12)])
+def test_the_kernels_for_several_tokens_are_built(window: int, parts: int, block: int) -> None:
     """The interpreter lets a name change its type, which a compiler does not."""
     module = kernels()
-    common = {"SIZE": 64, "WIDE": 32, "PER": 4, "ROWS": 16, "KEYS": 32, "PARTS": parts, "PLACED": True, "WINDOW": window,
-              "EARLY": True}  # fmt: skip
+    common = {"SIZE": 64, "WIDE": 32, "PER": 4, "ROWS": 16, "KEYS": 32, "PARTS": parts, "PLACED": True, "BLOCK": block,
+              "WINDOW": window, "EARLY": True}  # fmt: skip
     strides = module.Strides(*["i32"] * 3)
     kinds = {"places": "*i32", "out": "*fp32", "sums": module.PartSums(*["*fp64"] * 3), "o_strides": strides}
     built(module.join_kernel, kinds, common, 90, num_warps=4)
@@ -244,11 +325,11 @@ def test_the_kernels_for_several_tokens_are_built(window: int, parts: int) -> No
 
 def kinds_of_new_tokens() -> dict[str, Any]:
     """Return the types of the arguments that both kernels for new tokens take."""
-    from tritium.backends.cuda.attention import decode as cuda_decode
+    from tritium.backends.cuda.attention import decode as cuda_decode, shares as cuda_shares
 
     slots = cuda_decode.SlotStrides("i32", "i32")
     return {
-        "x": cuda_decode.Tokens(*["*fp32"] * 3), "k": "*fp16", "v": "*fp16", "places": "*i32", "out": "*fp32",
+        "x": cuda_decode.Tokens(*["*fp32"] * 3), "k": "*fp16", "v": "*fp16", "places": cuda_shares.Places("*i32", "i32"), "out": "*fp32",
         "sums": kernels().PartSums(*["*fp64"] * 3), "counts": "*i32", "x_strides": cuda_decode.TokenStrides(*["i32"] * 4),
         "k_strides": slots, "v_strides": slots, "o_strides": cuda_decode.OutStrides("i32", "i32"),
     }  # fmt: skip
@@ -256,14 +337,14 @@ def kinds_of_new_tokens() -> dict[str, Any]:
 
 @compiles
 @pytest.mark.parametrize(("parts", "batch"), [(1, 1), (16, 1), (32, 1), (1, 64), (4, 16)])
-@pytest.mark.parametrize(("fresh", "settled"), [(False, False), (True, False), (True, True)])
-def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool, settled: bool) -> None:
+@pytest.mark.parametrize(("fresh", "settled", "block"), [(False, False, 0), (True, False, 64), (True, True, 64)])
+def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool, settled: bool, block: int) -> None:
     """Products of rotary pairs are rounded before they are added; no register is spilled."""
     from tritium.backends.cuda.attention import decode as cuda_decode
 
     kernel = cuda_decode.decode
-    fixed = {"PER": 4, "USED": 4, "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True, "FRESH": fresh,
-             "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
+    fixed = {"PER": 4, "USED": 4, "PARTS": parts, "MOST": parts if batch == 1 else 32, "TOKEN": 128, "BLOCK": block,
+             "BATCH": 1 if batch == 1 else max(batch, 32), "PLACED": True, "FRESH": fresh, "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
     kinds = kinds_of_new_tokens()
     options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.registers(batch, parts), "launch_pdl": True}
     made = built(kernel, kinds, fixed, 90, kinds, **options)
@@ -276,7 +357,8 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
 
 
 @compiles
-def test_the_kernel_for_many_sequences_is_built() -> None:
+@pytest.mark.parametrize("block", [0, 64])
+def test_the_kernel_for_many_sequences_is_built(block: int) -> None:
     """Tensor cores multiply in f64, lanes load 16 bytes of keys and values, and no register is spilled."""
     from tritium.backends.cuda.attention import many as cuda_many
 
@@ -284,7 +366,9 @@ def test_the_kernel_for_many_sequences_is_built() -> None:
         "PER": 4,
         "USED": 4,
         "PARTS": 2,
+        "MOST": 32,
         "TOKEN": 128,
+        "BLOCK": block,
         "BATCH": 64,
         "SHARE": cuda_many.LEAST,
         "SETTLED": True,

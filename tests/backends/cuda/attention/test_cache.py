@@ -19,7 +19,7 @@ from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kern
 torch = pytest.importorskip("torch", reason="caches on CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("caches on CUDA need Triton: pip install torch triton", allow_module_level=True)
-from cuda_arrays import by_reference, halves, there  # noqa: E402
+from cuda_arrays import by_reference, halves, paged, there, unpaged  # noqa: E402
 
 
 @in_both_modes
@@ -73,10 +73,35 @@ def test_the_last_of_several_sequences_is_written(batch: int, tokens: int, seed:
 @runs
 def test_sequences_outside_are_found_and_write_nothing() -> None:
     places = there(np.array([[0, 0, 1], [2, 0, 1], [0, 8, 2], [-1, 0, 0], [0, -1, 1], [1, 0, 3]], np.int32))
-    assert kernels().outside(places, 2, 9, 2).tolist() == [False, True, True, True, True, True]
     cache = torch.zeros(2, 1, 9, 4, device=PLACE)
+    assert kernels().outside(cache, places, 2).tolist() == [False, True, True, True, True, True]
     kernels().write(cache, torch.ones(6, 2, 1, 4, device=PLACE), places)
     assert cache.sum().item() == 4
+
+
+@runs
+@settings(max_examples=10 if INTERPRETED else 50, deadline=None)
+@given(batch=st.integers(1, 4), tokens=st.integers(1, 4), block=st.sampled_from([1, 2, 4]), seed=st.integers(0, 2**32))
+def test_blocks_are_written_as_slots_are(batch: int, tokens: int, block: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cache = rng.standard_normal((3, 2, 8, 5)).astype(np.float16)
+    values = rng.standard_normal((batch, tokens, 2, 5)).astype(np.float32)
+    columns = [rng.integers(0, n, batch) for n in (3, 8 - tokens + 1, tokens + 1)]
+    places = np.stack(columns, 1).astype(np.int32)
+    want = by_reference(update_cache, np.empty_like(cache), cache, values, places)
+    pool, rows = paged(there(cache), places, block, rng)
+    assert not kernels().outside(pool, there(rows), tokens).any()
+    kernels().write(pool, there(values), there(rows))
+    np.testing.assert_array_equal(unpaged(pool, rows, 8).cpu().numpy(), want[places[:, 0]])
+
+
+@runs
+def test_blocks_outside_a_cache_are_found_and_not_written() -> None:
+    places = [[0, 0, 1, 1, 0], [9, 3, 1, 0, 9], [1, 4, 1, 3, 9], [2, 3, 2, 9, 2], [3, 7, 2, 2, 3], [-1, 0, 1, 0, 0]]
+    cache, given_places = torch.zeros(4, 1, 4, 4, device=PLACE), there(np.array(places, np.int32))
+    assert kernels().outside(cache, given_places, 2).tolist() == [False, False, True, True, True, True]
+    kernels().write(cache, torch.ones(6, 2, 1, 4, device=PLACE), given_places)
+    assert cache.sum((1, 2, 3)).tolist() == [4, 4, 4, 0]
 
 
 @runs

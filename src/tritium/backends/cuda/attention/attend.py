@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda.attention.cache import room
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.counts import counters
 from tritium.backends.cuda.gpu import gpu
@@ -24,6 +25,7 @@ MOST_ROWS = 64
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 PARTS = 32  # that share the keys of some queries, at most
 JOINED = 4096  # sums of parts that one CTA joins together: what registers hold
+WHOLE = 64  # keys that kernels for one token a sequence take together at most: blocks hold a multiple of them
 MANY = 80  # kv heads of all sequences, from which on new tokens have a kernel of their own
 MANY_PARTS, MANY_PROGRAMS = (
     8,
@@ -153,16 +155,19 @@ def _join(sums, r, parts, d, PARTS: tl.constexpr):
 
 @triton.jit
 def _extent(
-    places, b, block, tokens, slots, capacity,
-    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, WINDOW: tl.constexpr,
+    places, columns, b, block, tokens, slots, capacity, PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    PLACED: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Return the place of sequence b, the keys that the queries of a block see, keys of a part, and number of parts.
 
-    The first key is a multiple of KEYS. WINDOW: keys that a query sees at most; 0: all.
+    The first key is a multiple of KEYS. WINDOW: keys that a query sees at most; 0: all. columns: of a row of places.
     """
     if PLACED:
-        slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
-        inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
+        row = places + b * columns
+        slot, start, count = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+        inside = (slot >= 0) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
+        if not BLOCK:
+            inside &= slot < slots
         slot, start, count = tl.where(inside, slot, 0), tl.where(inside, start, 0), tl.where(inside, count, 0)
     else:
         slot, start, count = b, capacity - tokens, tokens
@@ -191,9 +196,34 @@ def _queries(q, strides, b, token, head, valid, SIZE: tl.constexpr, WIDE: tl.con
 
 
 @triton.jit
+def _block(blocks, slot, offset, end, KEYS: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the slot or the blocks of keys from `offset` on: one number where a block holds a multiple of KEYS, else one for each.
+
+    blocks: those of the sequence. Those of keys from `end` on are not read.
+    """
+    if BLOCK == 0:
+        number = slot
+    elif BLOCK % KEYS == 0:
+        number = tl.load(blocks + offset // BLOCK, mask=offset < end, other=0)
+    else:
+        key = offset + tl.arange(0, KEYS)
+        number = tl.load(blocks + key // BLOCK, mask=key < end, other=0)
+    return number
+
+
+@triton.jit
+def _offsets(number, key, slots, strides, BLOCK: tl.constexpr):
+    """Return the offsets of keys in their slot or blocks; the number of one outside the cache, which is reported elsewhere, is replaced."""
+    within = key
+    if BLOCK:
+        number, within = tl.minimum(tl.maximum(number, 0), slots - 1), key % BLOCK
+    return number.to(tl.int64) * strides.slot + within.to(tl.int64) * strides.token
+
+
+@triton.jit
 def _walk(
-    one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE: tl.constexpr, KEYS: tl.constexpr,
-    SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr, WINDOW: tl.constexpr,
+    one, two, k, v, k_strides, v_strides, blocks, slot, slots, g, first, end, start, token, live, d, SIZE: tl.constexpr,
+    KEYS: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Attend from queries [ROWS, WIDE], even and odd elements, to keys `first` to `end` of their kv head, KEYS at a
     time.
@@ -205,21 +235,21 @@ def _walk(
     ROWS: tl.constexpr = one.shape[0]
     WIDE: tl.constexpr = one.shape[1]
     fits = d < (SIZE + 1) // 2
-    k += slot.to(tl.int64) * k_strides.slot + g.to(tl.int64) * k_strides.head
-    v += slot.to(tl.int64) * v_strides.slot + g.to(tl.int64) * v_strides.head
+    k += g.to(tl.int64) * k_strides.head
+    v += g.to(tl.int64) * v_strides.head
     top = tl.full((ROWS,), float("-inf"), tl.float64)
     summed = tl.zeros((ROWS, KEYS), tl.float64)
     mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
     mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
+    number = _block(blocks, slot, first, end, KEYS, BLOCK)
     for offset in range(first, end, KEYS):
         key = offset + tl.arange(0, KEYS)
         there = key < end
-        k_one, k_two = _fetch(
-            k + key.to(tl.int64)[None, :] * k_strides.token, d[:, None], there[None, :] & fits[:, None], SINGLE
-        )
-        v_one, v_two = _fetch(  # loaded together: neither waits for the other
-            v + key.to(tl.int64)[:, None] * v_strides.token, d[None, :], there[:, None] & fits[None, :], SINGLE
-        )
+        after = _block(blocks, slot, offset + KEYS, end, KEYS, BLOCK)  # long before it is needed
+        k_line = k + _offsets(number, key, slots, k_strides, BLOCK)[None, :]
+        v_line = v + _offsets(number, key, slots, v_strides, BLOCK)[:, None]
+        k_one, k_two = _fetch(k_line, d[:, None], there[None, :] & fits[:, None], SINGLE)
+        v_one, v_two = _fetch(v_line, d[None, :], there[:, None] & fits[None, :], SINGLE)  # neither waits for the other
         k_one, k_two = _pairs(k_one, k_two, SINGLE, BRAIN, ASM)
         scores = tl.dot(one, k_one, out_dtype=tl.float64)
         scores = tl.dot(two, k_two, scores, out_dtype=tl.float64)
@@ -235,7 +265,7 @@ def _walk(
         v_one, v_two = _pairs(v_one, v_two, SINGLE, BRAIN, ASM)
         mixed_one = tl.dot(weights, v_one, mixed_one * fade[:, None], out_dtype=tl.float64)
         mixed_two = tl.dot(weights, v_two, mixed_two * fade[:, None], out_dtype=tl.float64)
-        top = most
+        top, number = most, after
     return top, tl.sum(summed, 1), mixed_one, mixed_two
 
 
@@ -276,9 +306,9 @@ def _join_all(
 
 @triton.jit
 def attend_kernel(
-    q, k, v, places, out, sums, counts, tokens, slots, capacity, q_strides, k_strides, v_strides, o_strides,
+    q, k, v, places, columns, out, sums, counts, tokens, slots, capacity, q_strides, k_strides, v_strides, o_strides,
     SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, TOGETHER: tl.constexpr, LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr,
+    PARTS: tl.constexpr, TOGETHER: tl.constexpr, LAST: tl.constexpr, PLACED: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr,
     BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr, WINDOW: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attend from some queries of one kv head to a share of the keys: sums of values and of weights.
@@ -296,15 +326,15 @@ def attend_kernel(
     d, e = tl.arange(0, WIDE), tl.arange(0, 2 * WIDE)
     one, two = _queries(q, q_strides, b, token, head, valid, SIZE, WIDE, FACTOR)
     slot, start, count, first, last, share, parts = _extent(
-        places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED, WINDOW
+        places, columns, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED, BLOCK, WINDOW
     )
     if p < parts:
         first += p * share
         end = tl.minimum(first + share, last)
         live = (token < count) & valid
         top, total, mixed_one, mixed_two = _walk(
-            one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE, KEYS, SINGLE, BRAIN, ASM,
-            WINDOW,
+            one, two, k, v, k_strides, v_strides, places + b * columns + 3, slot, slots, g, first, end, start, token, live, d, SIZE,
+            KEYS, BLOCK, SINGLE, BRAIN, ASM, WINDOW,
         )  # fmt: skip
         out += b.to(tl.int64) * o_strides.batch
         if parts == 1:
@@ -325,15 +355,18 @@ def attend_kernel(
 
 @triton.jit
 def join_kernel(
-    places, out, sums, tokens, slots, capacity, o_strides, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, WINDOW: tl.constexpr, EARLY: tl.constexpr,
+    places, columns, out, sums, tokens, slots, capacity, o_strides, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Join the parts as the last CTA does for few queries, in a launch of its own with a CTA for each query."""
     begin(EARLY)
     blocks = tl.cdiv(tokens * PER, ROWS)
     b, r, g = tl.program_id(0) // (tokens * PER), tl.program_id(0) % (tokens * PER), tl.program_id(1)
     block = r // ROWS
-    _, _, _, _, _, _, parts = _extent(places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED, WINDOW)
+    _, _, _, _, _, _, parts = _extent(
+        places, columns, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED, BLOCK, WINDOW
+    )
     if parts > 1:
         line = (((b * blocks + block) * tl.num_programs(1) + g).to(tl.int64) * ROWS + r % ROWS) * PARTS
         one, d = tl.arange(0, 1), tl.arange(0, 2 * WIDE)
@@ -346,16 +379,17 @@ def attend(
 ) -> torch.Tensor:  # fmt: skip
     """Return softmax(q kᵀ factor) v for q [batch, tokens, heads, size] over caches [slots, kv heads, capacity, size].
 
-    window: keys that a query sees at most; the kernel for one token a sequence has no such limit.
+    Where rows of places name blocks, caches are [blocks, kv heads, tokens of a block, size]. window: keys that a query
+    sees at most; the kernel for one token a sequence has no such limit.
     """
     batch, tokens, heads, size = q.shape
-    slots, shared, capacity, _ = k.shape
+    shared, (slots, capacity, block) = k.shape[1], room(k, places)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not out.numel():
         return out
     if not capacity:
         return out.zero_()
-    if tokens == 1 and window is None and _is_decoded(q, k, v):
+    if tokens == 1 and window is None and _is_decoded(q, k, v, block):
         _decode(q, k, v, places, factor, out)
         return out
     single = k.dtype not in _HALVES or v.dtype is not k.dtype or size % 2 == 1
@@ -370,7 +404,7 @@ def attend(
     seen = capacity if window is None else min(capacity, window + KEYS + (rows - 1) // per)
     parts = _parts(groups, seen, KEYS)
     together = min(used, max(JOINED // (parts * 2 * wide), 1))
-    few, placement = used <= FEW, q if places is None else places.contiguous()
+    few, placement = used <= FEW, _placement(q, places)
     sums, counts = PartSums(out, out, out), out  # unread where there is one part
     if parts > 1:
         sums = _sums_of_parts(groups * parts * rows, 2 * wide, q.device)
@@ -378,16 +412,21 @@ def attend(
     o_strides = Strides(*out.stride()[:3])
     common: dict[str, Any] = {
         "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts,
-        "PLACED": places is not None, "WINDOW": min(window or 0, capacity), "num_warps": 4, **gpu(q.device).starting,
+        "PLACED": places is not None, "BLOCK": block, "WINDOW": min(window or 0, capacity), "num_warps": 4, **gpu(q.device).starting,
     }  # fmt: skip
     attend_kernel[(batch * blocks, shared, parts)](
-        q, *caches, placement, out, sums, counts, tokens, slots, capacity, Strides(*q.stride()[:3]),
+        q, *caches, *placement, out, sums, counts, tokens, slots, capacity, Strides(*q.stride()[:3]),
         *(CacheStrides(*x.stride()[:3]) for x in caches), o_strides, USED=used, TOGETHER=together, LAST=few, SINGLE=single,
         BRAIN=k.dtype is torch.bfloat16, FACTOR=factor, ASM=_asm(q), **common,
     )  # fmt: skip
     if parts > 1 and not few:
-        join_kernel[(batch * tokens * per, shared)](placement, out, sums, tokens, slots, capacity, o_strides, **common)
+        join_kernel[(batch * tokens * per, shared)](*placement, out, sums, tokens, slots, capacity, o_strides, **common)
     return out
+
+
+def _placement(q: torch.Tensor, places: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+    """Return the places as kernels read them, and the columns of a row; without any, what is not read."""
+    return (q, 0) if places is None else (places.contiguous(), places.shape[1])
 
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -410,28 +449,28 @@ def _sums_of_parts(lines: int, size: int, device: torch.device) -> PartSums:
     return PartSums(mixed=space[2 * lines :], tops=space[:lines], totals=space[lines : 2 * lines])
 
 
-def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: int) -> bool:
     """Return True if the kernel for one token a sequence takes these tensors."""
     contiguous = k.stride(-1) == v.stride(-1) == 1 and k.stride(2) == v.stride(2)
     return (
         contiguous
         and v.dtype is k.dtype
         and k.dtype in _HALVES
-        and decodes(q.device, q.shape[3], q.shape[2], k.shape[1])
+        and decodes(q.device, q.shape[3], q.shape[2], k.shape[1], block)
     )
 
 
-def decodes(device: torch.device, size: int, heads: int, shared: int) -> bool:
-    """Return True if there is a kernel for one token a sequence with such heads."""
+def decodes(device: torch.device, size: int, heads: int, shared: int, block: int = 0) -> bool:
+    """Return True if there is a kernel for one token a sequence with such heads, and blocks of so many tokens."""
     g = gpu(device)
-    return g.has_gluon and g.capability == HOPPER and size == 128 and heads <= 4 * shared
+    return g.has_gluon and g.capability == HOPPER and size == 128 and heads <= 4 * shared and block % WHOLE == 0
 
 
 def _decode(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float, out: torch.Tensor
 ) -> None:
     q = q.float() if q.stride(-1) == 1 else q.float().contiguous()
-    _launch_decode(q, q, q, k, v, places, factor, out, BATCH=1, FRESH=False, SETTLED=False)
+    _launch_decode(q, q, q, k, v, places, factor, out, FRESH=False, SETTLED=False)
 
 
 def attend_new(
@@ -440,8 +479,8 @@ def attend_new(
     """Run `rope`, `update_cache` and `attention` for one new token a sequence, in one launch, where `decodes` is true.
 
     x: f32 [batch, 1, heads + 2 kv heads, size], of which all but the last kv heads, the values, are rotated; cache:
-    keys and values [slots, 2 kv heads, capacity, size], written. settled: the places and all older keys and values were
-    there before the kernels that may still be running were launched.
+    keys and values [slots, 2 kv heads, capacity, size], or blocks of them as in `attend`, written. settled: the places
+    and all older keys and values were there before the kernels that may still be running were launched.
     """
     batch, _, every, size = x.shape
     shared = cache.shape[1] // 2
@@ -450,19 +489,18 @@ def attend_new(
     x, cos, sin = (a if a.stride(-1) == 1 else a.contiguous() for a in (x, cos, sin))
     k, v = cache[:, :shared], cache[:, shared:]
     settled &= places.is_contiguous()
-    block = triton.next_power_of_2(batch)
-    _launch_decode(x, cos, sin, k, v, places, factor, out, BATCH=block, FRESH=True, SETTLED=settled)
+    _launch_decode(x, cos, sin, k, v, places, factor, out, FRESH=True, SETTLED=settled)
     return out
 
 
 def _launch_decode(
     q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None,
-    factor: float, out: torch.Tensor, *, FRESH: bool, **how: int,
+    factor: float, out: torch.Tensor, *, FRESH: bool, SETTLED: bool,
 ) -> None:  # fmt: skip
-    from tritium.backends.cuda.attention import decode as cuda_decode, many as cuda_many
+    from tritium.backends.cuda.attention import decode as cuda_decode, many as cuda_many, shares as cuda_shares
 
     batch, _, heads, size = out.shape
-    slots, shared, capacity, _ = k.shape
+    shared, (slots, capacity, block) = k.shape[1], room(k, places)
     per, groups, g = heads // shared, batch * shared, gpu(q.device)
     used = triton.next_power_of_2(per)
     options: dict[str, Any]
@@ -479,12 +517,14 @@ def _launch_decode(
         sums = _sums_of_parts(groups * parts * used, size, q.device)
         counts = counters(q.device).some(groups)
     early = {"launch_pdl": True} if g.early else {}
-    kernel[(batch, shared, parts)](
-        cuda_decode.Tokens(q, cos, sin), k, v, q if places is None else places.contiguous(), out, sums, counts, batch, slots,
-        capacity, cuda_decode.TokenStrides(q.stride(0), q.stride(2), cos.stride(0), sin.stride(0)),
+    kernel[(batch * parts, shared)](
+        cuda_decode.Tokens(q, cos, sin), k, v, cuda_shares.Places(*_placement(q, places)), out, sums, counts, batch, slots, capacity,
+        cuda_decode.TokenStrides(q.stride(0), q.stride(2), cos.stride(0), sin.stride(0)),
         cuda_decode.SlotStrides(*k.stride()[:2]), cuda_decode.SlotStrides(*v.stride()[:2]),
         cuda_decode.OutStrides(out.stride(0), out.stride(2)),
-        PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), FACTOR=factor, num_warps=cuda_decode.WARPS, **options, **how, **early,
+        PER=per, USED=used, PARTS=parts, MOST=parts if batch == 1 else PARTS, TOKEN=k.stride(2), BLOCK=block,
+        BATCH=1 if batch == 1 else max(triton.next_power_of_2(batch), 32), SETTLED=SETTLED, FACTOR=factor,
+        num_warps=cuda_decode.WARPS, **options, **early,
     )  # fmt: skip
 
 

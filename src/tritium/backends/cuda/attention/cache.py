@@ -1,10 +1,12 @@
 """Writes of new tokens to KV caches by Triton kernels: rotate heads, write them to their places, check those places.
 
 Knows nothing of storages, Tritium's tensors or graphs. The place of each sequence is read on the device: nothing waits
-for the host.
+for the host. Rows of places with more than three columns hold the blocks of a sequence in a paged cache.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -13,48 +15,73 @@ import triton.language as tl
 from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.order import begin
 
+PLACE = 3  # slot, start and count of a sequence; what stands behind them in its row are its blocks
+
+
+class Room(NamedTuple):
+    """The room of a cache: slots or blocks, tokens of one sequence, and tokens of a block, 0 where it is not paged."""
+
+    slots: int
+    capacity: int
+    block: int
+
+
+def room(cache: torch.Tensor, places: torch.Tensor | None) -> Room:
+    """Return what a cache [slots, heads, capacity, size], or of paged places [blocks, heads, block, size], has room for."""
+    slots, _, tokens, _ = cache.shape
+    blocks = 0 if places is None else places.shape[1] - PLACE
+    return Room(slots, blocks * tokens, tokens) if blocks else Room(slots, tokens, 0)
+
+
 # ---- writing
 
 
 @triton.jit
 def write_kernel(
-    cache, values, places, batch, tokens, slots, capacity, c_slot, c_head, c_token, v_batch, v_token, v_head, v_item,
-    SIZE: tl.constexpr, WIDE: tl.constexpr, BATCH: tl.constexpr, EARLY: tl.constexpr,
+    cache, values, places, row, batch, tokens, slots, capacity, c_slot, c_head, c_token, v_batch, v_token, v_head, v_item,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, BATCH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Write cache[slot, h, start + t] = values[b, t, h] for t < count; of several sequences at one place the last
-    wins.
+    wins. BLOCK: position p is p % BLOCK of block p // BLOCK of the sequence, whose number is in its row of places.
     """
     begin(EARLY)
     b, t, h = tl.program_id(0) // tokens, tl.program_id(0) % tokens, tl.program_id(1)
-    slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
-    inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
+    own = places + b * row
+    slot, start, count = tl.load(own), tl.load(own + 1), tl.load(own + 2)
+    inside = (slot >= 0) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
     o = tl.arange(0, BATCH)
     later = (o > b) & (o < batch)
-    o_slot = tl.load(places + o * 3, mask=later, other=-1)
-    o_start = tl.load(places + o * 3 + 1, mask=later, other=0)
-    o_count = tl.load(places + o * 3 + 2, mask=later, other=0)
+    o_slot = tl.load(places + o * row, mask=later, other=-1)
+    o_start = tl.load(places + o * row + 1, mask=later, other=0)
+    o_count = tl.load(places + o * row + 2, mask=later, other=0)
     position = start + t
     covered = tl.sum(
         (later & (o_slot == slot) & (o_start <= position) & (position < o_start + o_count)).to(tl.int32), 0
     )
-    if inside & (t < count) & (covered == 0):
+    written = inside & (t < count) & (covered == 0)
+    line, within = slot, position
+    if BLOCK:
+        line, within = tl.load(own + 3 + position // BLOCK, mask=written, other=0), position % BLOCK
+    if written & (line >= 0) & (line < slots):
         d = tl.arange(0, WIDE)
         x = tl.load(
             values + b.to(tl.int64) * v_batch + t.to(tl.int64) * v_token + h * v_head + d * v_item, mask=d < SIZE
         )
-        to = cache + slot.to(tl.int64) * c_slot + h.to(tl.int64) * c_head + position.to(tl.int64) * c_token + d
+        to = cache + line.to(tl.int64) * c_slot + h.to(tl.int64) * c_head + within.to(tl.int64) * c_token + d
         tl.store(to, x.to(cache.dtype.element_ty), mask=d < SIZE)
 
 
 def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> None:
     """Run `update_cache` on the cache in place, whose heads are contiguous. Sequences outside of it write nothing."""
-    slots, heads, capacity, size = cache.shape
+    _, heads, _, size = cache.shape
+    slots, capacity, block = room(cache, places)
     batch, tokens = values.shape[:2]
-    if not (batch and tokens and heads and size):
+    if not (batch and tokens and heads and size and capacity):
         return
     write_kernel[(batch * tokens, heads)](
-        cache, values, places.contiguous(), batch, tokens, slots, capacity, *cache.stride()[:3], *values.stride(), SIZE=size,
-        WIDE=triton.next_power_of_2(size), BATCH=triton.next_power_of_2(batch), num_warps=1, **gpu(cache.device).starting,
+        cache, values, places.contiguous(), places.shape[1], batch, tokens, slots, capacity, *cache.stride()[:3], *values.stride(),
+        SIZE=size, WIDE=triton.next_power_of_2(size), BLOCK=block, BATCH=triton.next_power_of_2(batch), num_warps=1,
+        **gpu(cache.device).starting,
     )  # fmt: skip
 
 
@@ -131,32 +158,31 @@ def rope(
 
 
 @triton.jit
-def outside_kernel(places, bad, batch, slots, capacity, tokens, BATCH: tl.constexpr, EARLY: tl.constexpr):
+def outside_kernel(
+    places, bad, row, slots, capacity, tokens, BLOCK: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr
+):
+    """Find out whether one sequence, or one of the blocks that it needs, is outside the cache. COLUMNS: of blocks, or more."""
     begin(EARLY)
-    o = tl.arange(0, BATCH)
-    meant = o < batch
-    slot = tl.load(places + o * 3, mask=meant, other=0)
-    start = tl.load(places + o * 3 + 1, mask=meant, other=0)
-    count = tl.load(places + o * 3 + 2, mask=meant, other=0)
-    wrong = (slot < 0) | (slot >= slots) | (start < 0) | (count < 0) | (count > tokens) | (start > capacity - count)
-    tl.store(bad + o, wrong, mask=meant)
+    own = places + tl.program_id(0) * row
+    slot, start, count = tl.load(own), tl.load(own + 1), tl.load(own + 2)
+    wrong = (slot < 0) | (start < 0) | (count < 0) | (count > tokens) | (start > capacity - count)
+    if BLOCK:
+        first = tl.arange(0, COLUMNS) * BLOCK
+        block = tl.load(own + 3 + tl.arange(0, COLUMNS), mask=(first < start + count) & (first < capacity), other=0)
+        wrong |= tl.max(((block < 0) | (block >= slots)).to(tl.int32), 0) > 0
+    else:
+        wrong |= slot >= slots
+    tl.store(bad + tl.program_id(0), wrong)
 
 
-def outside(places: torch.Tensor, slots: int, capacity: int, tokens: int) -> torch.Tensor:
-    """Return which sequences are outside the cache, as bools."""
-    batch = places.shape[0]
+def outside(cache: torch.Tensor, places: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Return which sequences, with so many tokens at most, are outside the cache, as bools."""
+    batch, columns = places.shape
+    slots, capacity, block = room(cache, places)
     bad = torch.empty(batch, dtype=torch.bool, device=places.device)
     if batch:
-        block = triton.next_power_of_2(batch)
-        outside_kernel[(1,)](
-            places.contiguous(),
-            bad,
-            batch,
-            slots,
-            capacity,
-            tokens,
-            BATCH=block,
-            num_warps=1,
-            **gpu(places.device).starting,
-        )
+        outside_kernel[(batch,)](
+            places.contiguous(), bad, columns, slots, capacity, tokens, BLOCK=block,
+            COLUMNS=triton.next_power_of_2(max(columns - PLACE, 1)), num_warps=1, **gpu(places.device).starting,
+        )  # fmt: skip
     return bad

@@ -16,7 +16,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from tritium.backends.cuda.attention import decode as one
-from tritium.backends.cuda.linear.gemv import ask, barrier, may_start, wait_for_inputs
+from tritium.backends.cuda.attention.shares import block_of, company, everyone, offset_of, share_of
+from tritium.backends.cuda.linear.gemv import barrier, may_start, wait_for_inputs
 
 LEAST = 256  # keys of a share, of which others get none: to join shares takes as long as to attend to some hundred keys
 
@@ -32,6 +33,7 @@ LJ = gl.constexpr(
     gl.BlockedLayout([4, 1, 1, 8, 1], [1, 1, 1, 1, 32], [1, 2, 2, 1, 1], [3, 0, 4, 2, 1])
 )  # sums, to join warps
 LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+JOINED = gl.constexpr(8)  # shares that a CTA joins at a time: what registers hold
 
 
 def registers(groups: int, processors: int) -> int:
@@ -184,37 +186,42 @@ def _queries(shared, part: gl.constexpr):
 
 
 @gluon.jit
-def _load_keys(k, offset, end, TOKEN: gl.constexpr):
-    """Load rows g and g + 8 of the keys of each warp from `offset` on, 8 elements at a time; those from `end` on are zero."""
+def _load_keys(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
+    """Load rows g and g + 8 of the keys of each warp from `offset` on, all in one block, 8 elements at a time; those from `end` on are zero."""
     warp, lane, e = _eight_of()
+    k = lines.k + offset_of(lines, block, lines.k_stride, offset, TOKEN, BLOCK)
     parts = ()
     for part in gl.static_range(4):
         for row in gl.static_range(2):
-            key = offset + warp * WARP_KEYS + lane // 4 + row * 8
-            cell = k + key.to(gl.int64) * TOKEN + part * 32 + lane % 4 * 8 + e
-            parts = parts + (gl.load(cell, mask=key < end, other=0.0, cache_modifier=".cg"),)
+            near = warp * WARP_KEYS + lane // 4 + row * 8
+            cell = k + near * TOKEN + part * 32 + lane % 4 * 8 + e
+            parts = parts + (gl.load(cell, mask=offset + near < end, other=0.0, cache_modifier=".cg"),)
     return parts
 
 
 @gluon.jit
-def _load_values(v, offset, end, TOKEN: gl.constexpr):
+def _load_values(lines, block, offset, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     """Load values t, t + 4, t + 8 and t + 12 of each warp from `offset` on, as `_load_keys`: elements 8 g on, and those 64 further."""
     warp, lane, e = _eight_of()
+    v = lines.v + offset_of(lines, block, lines.v_stride, offset, TOKEN, BLOCK)
     parts = ()
     for i in gl.static_range(4):
         for half in gl.static_range(2):
-            key = offset + warp * WARP_KEYS + lane % 4 + i * 4
-            cell = v + key.to(gl.int64) * TOKEN + half * 64 + lane // 4 * 8 + e
-            parts = parts + (gl.load(cell, mask=key < end, other=0.0, cache_modifier=".cg"),)
+            near = warp * WARP_KEYS + lane % 4 + i * 4
+            cell = v + near * TOKEN + half * 64 + lane // 4 * 8 + e
+            parts = parts + (gl.load(cell, mask=offset + near < end, other=0.0, cache_modifier=".cg"),)
     return parts
 
 
 @gluon.jit
-def _ask_for_all(k, v, first, end, TOKEN: gl.constexpr):
+def _ask_for_all(lines, first, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
     """Prefetch up to 256 keys and values: two lines each. Any address of the cache can be prefetched."""
-    i = gl.arange(0, 1024, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    key = gl.minimum(first + i // 4, gl.maximum(end - 1, 0)).to(gl.int64) * TOKEN + i % 2 * (SIZE // 2)
-    ask(gl.where(i // 2 % 2 == 0, (k + key).to(gl.int64), (v + key).to(gl.int64)))
+    i = gl.arange(0, 256, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    final = gl.maximum(end - 1, 0)
+    for j in gl.static_range(4):
+        key = gl.minimum(first + j * STEP + i // 4, final)
+        block = block_of(lines, gl.minimum(first + j * STEP, final), BLOCK)
+        one.ask_for(lines, block, key, i, TOKEN, BLOCK)
 
 
 # ---- attention
@@ -288,8 +295,8 @@ def _mix(values, w, mixed, fades):
 
 
 @gluon.jit
-def _walk(k, v, shared, first, end, TOKEN: gl.constexpr):
-    """Attend to keys `first` to `end` of a kv head; return the largest scores, sums of weights and sums of weighted values of each warp."""
+def _walk(lines, block, shared, first, end, TOKEN: gl.constexpr, BLOCK: gl.constexpr):
+    """Attend to keys `first` to `end` of a kv head, the first in a block; return largest scores, sums of weights and of values of each warp."""
     zero = gl.zeros([4, 32], gl.float64, L2)
     lowest = gl.full([4, 32], float("-inf"), gl.float64, L2)
     tops = (lowest, lowest)
@@ -297,13 +304,16 @@ def _walk(k, v, shared, first, end, TOKEN: gl.constexpr):
     mixed = ()
     for _ in gl.static_range(TILES):
         mixed = mixed + ((zero, zero, zero, zero),)
+    final = gl.maximum(end - 1, 0)
     for offset in range(first, end, STEP):
-        keys = _load_keys(k, offset, end, TOKEN)
-        values = _load_values(v, offset, end, TOKEN)
+        after = block_of(lines, gl.minimum(offset + STEP, final), BLOCK)
+        keys = _load_keys(lines, block, offset, end, TOKEN, BLOCK)
+        values = _load_values(lines, block, offset, end, TOKEN, BLOCK)
         s = _scores(keys, shared)
         w, fades, tops = _weigh(s, tops, offset, end)
         totals = (totals[0] * fades[0] + w[0], totals[1] * fades[1] + w[1])
         mixed = _mix(values, _turned(w), mixed, fades)
+        block = after
     lane = _lane()
     return tops, (_sum(totals[0], lane), _sum(totals[1], lane)), mixed
 
@@ -371,64 +381,72 @@ def _cells(head, PER: gl.constexpr):
 
 
 @gluon.jit
-def _attend(k, v, shared, first, end, out, sums, counts, b, g, p, share, last, o_strides, ranges, PER: gl.constexpr,
-            USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr):  # fmt: skip
-    """Attend to keys `first` to `end`: one of the shares of a kv head of sequence b, which sees `last` keys; joined as in `decode`."""
-    tops, totals, mixed = _walk(k, v, shared, first, end, TOKEN)
+def _attend(
+    lines, block, shared, first, end, out, sums, counts, share, g, batch, o_strides, ranges, PER: gl.constexpr, USED: gl.constexpr,
+    PARTS: gl.constexpr, MOST: gl.constexpr, TOKEN: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """Attend to keys `first` to `end`: those of a `Share` of kv head g; joined as in `decode`."""
+    tops, totals, mixed = _walk(lines, block, shared, first, end, TOKEN, BLOCK)
     most, total, y = _joined(tops, totals, mixed)
-    out += b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
-    if (PARTS == 1) | (share >= last):
+    out += share.b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
+    if (PARTS == 1) | (share.keys >= share.last):
         cells, meant, _, _ = _cells(o_strides.head, PER)
         by = gl.expand_dims(gl.expand_dims(one._inverse(total), 0), 2)
         gl.store(out + cells, gl.where(by == 0.0, 0.0, y * by).to(out.dtype.element_ty), mask=meant)
     elif PARTS > 1:
-        cells, meant, query, counted = _cells(PARTS * SIZE, PER)
-        group = b * gl.num_programs(1) + g
-        line = group.to(gl.int64) * (USED * PARTS)
-        top_of, total_of, part = sums.tops + line, sums.totals + line, sums.mixed + line * SIZE
-        gl.store(top_of + query * PARTS + p, most, mask=counted, cache_modifier=".cg")
-        gl.store(total_of + query * PARTS + p, total, mask=counted, cache_modifier=".cg")
-        gl.store(part + p * SIZE + cells, y, mask=meant, cache_modifier=".cg")
-        parts = (last + share - 1) // share
-        one._join_if_last(part, top_of, total_of, out, o_strides.head, counts + group, parts, ranges, PER, PARTS)
+        cells, meant, query, counted = _cells(SIZE, PER)
+        part, top_of, total_of = one._of_shares(sums, share, batch, g, USED, PARTS)
+        gl.store(top_of + share.p * USED + query, most, mask=counted, cache_modifier=".cg")
+        gl.store(total_of + share.p * USED + query, total, mask=counted, cache_modifier=".cg")
+        gl.store(part + share.p * (USED * SIZE) + cells, y, mask=meant, cache_modifier=".cg")
+        parts = (share.last + share.keys - 1) // share.keys
+        count = counts + g * batch + share.b
+        one._join_if_last(part, top_of, total_of, out, o_strides.head, count, parts, ranges, PER, MOST, JOINED)
 
 
 @gluon.jit
 def decode_many(
     x, k, v, places, out, sums, counts, batch, slots, capacity, x_strides, k_strides, v_strides, o_strides, PER: gl.constexpr,
-    USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr, BATCH: gl.constexpr, SHARE: gl.constexpr, SETTLED: gl.constexpr,
-    FACTOR: gl.constexpr,
+    USED: gl.constexpr, PARTS: gl.constexpr, MOST: gl.constexpr, TOKEN: gl.constexpr, BLOCK: gl.constexpr, BATCH: gl.constexpr,
+    SHARE: gl.constexpr, SETTLED: gl.constexpr, FACTOR: gl.constexpr,
 ):  # fmt: skip
     """Do what `decode` does of fresh tokens, with shares of SHARE keys or more."""
     may_start()
-    b, g, p = gl.program_id(0), gl.program_id(1), gl.program_id(2)
+    item, g = gl.program_id(0), gl.program_id(1)
     ranges = one._ranges(USED)
     if not SETTLED:
         wait_for_inputs()
-    slot, last = one._place(places, b, slots, capacity, True)
-    share = gl.maximum((last + (PARTS * STEP - 1)) // (PARTS * STEP) * STEP, SHARE)
-    first = p * share
-    if (first < last) | (p == 0):
-        company = one._company(places, b, slot, last, batch, BATCH)
-        end = gl.minimum(first + share, last)
-        k += slot.to(gl.int64) * k_strides.slot + g.to(gl.int64) * k_strides.head
-        v += slot.to(gl.int64) * v_strides.slot + g.to(gl.int64) * v_strides.head
+    all_places = everyone(places, batch, capacity, BATCH, True)
+    share = share_of(all_places, item, places, batch, slots, capacity, PARTS, MOST, STEP, SHARE, BATCH, True, BLOCK)
+    if share.b < batch:
+        others = company(all_places, share.b, share.slot, share.last, BATCH)
+        first = share.p * share.keys
+        end = gl.minimum(first + share.keys, share.last)
+        lines = one.lines_of(k, v, places, share.b, g, share.slot, slots, k_strides, v_strides)
+        final = gl.maximum(share.last - 1, 0)
+        block, newest = block_of(lines, gl.minimum(first, final), BLOCK), block_of(lines, final, BLOCK)
         if SETTLED:
-            _ask_for_all(k, v, first, end, TOKEN)
+            _ask_for_all(lines, first, end, TOKEN, BLOCK)
             wait_for_inputs()
-        angles = one._angles(x, b, x_strides)
-        one._write_new(x, angles, k, v, b, g, first, end, last, company, x_strides, ranges, PER, TOKEN)
-        if company == 0:
+        angles = one._angles(x, share.b, x_strides)
+        one._write_new(
+            x, angles, lines, newest, g, first, end, share.last, others, x_strides, ranges, PER, TOKEN, BLOCK
+        )
+        if others == 0:
             shared = gl.allocate_shared_memory(gl.float64, [4, 256], LINE)
-            _keep_queries(x, shared, b, g, x_strides, PER, FACTOR)
+            _keep_queries(x, shared, share.b, g, x_strides, PER, FACTOR)
             barrier()  # and the new key and value are written
             _attend(
-                k, v, shared, first, end, out, sums, counts, b, g, p, share, last, o_strides, ranges, PER, USED, PARTS, TOKEN
+                lines, block, shared, first, end, out, sums, counts, share, g, batch, o_strides, ranges, PER, USED, PARTS, MOST, TOKEN, BLOCK
             )  # fmt: skip
         else:
-            keys, values = one._keys(k, first, end, TOKEN), one._values(v, first, end, TOKEN)
-            queries = one._queries(x, angles, b, g, x_strides, ranges.of_key, PER, True, FACTOR)
+            second = block_of(lines, gl.minimum(first + one.KEYS, final), BLOCK)
+            keys, values = (
+                one._keys(lines, block, first, end, TOKEN, BLOCK),
+                one._values(lines, block, first, end, TOKEN, BLOCK),
+            )
+            queries = one._queries(x, angles, share.b, g, x_strides, ranges.of_key, PER, True, FACTOR)
             one._attend_share(
-                x, keys, values, queries, k, v, places, out, sums, counts, b, g, p, first, end, slot, company, batch, share, last,
-                x_strides, o_strides, ranges, PER, USED, PARTS, TOKEN, True,
+                x, keys, values, queries, lines, second, out, sums, counts, share, g, first, end, others, batch, x_strides, o_strides, ranges,
+                PER, USED, PARTS, MOST, JOINED, TOKEN, BLOCK, True,
             )  # fmt: skip
