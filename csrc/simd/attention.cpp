@@ -32,7 +32,11 @@ constexpr int64_t kBlock = 64;            // keys between two looks at the large
 constexpr int64_t kPart = 128;            // keys that are summed by themselves, so that threads may share a query
 constexpr int64_t kPlenty = 8;            // tasks for each thread that need no such sharing
 constexpr int64_t kTaskRows = 64;         // queries of a kv head that one thread takes through its keys
-constexpr int64_t kDirectRows = 8;        // with more of them, keys and values are widened first …
+#if defined(__aarch64__)
+constexpr int64_t kDirectRows = 4;        // with more of them, keys and values are widened first …
+#else
+constexpr int64_t kDirectRows = 8;
+#endif
 constexpr int64_t kNearKeys = 16;         // … and so many keys stay in L1 while all queries pass by
 constexpr int64_t kGrain = 1 << 17;       // products that make it worth waking another thread
 
@@ -118,7 +122,25 @@ void score(const double* q, const char* keys, int64_t step, int64_t size, int64_
     }
 #endif
     Deep acc[kSums] = {};
-    for (int64_t d = 0; d < size; d += kDeep) {
+    int64_t d = 0;
+    for (; kPairs<T> && d + 2 * kDeep <= size; d += 2 * kDeep) {
+      Deep left[R][2];
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        left[r][0] = load(q + r * size + d);
+        left[r][1] = load(q + r * size + d + kDeep);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < J; ++i) {
+        Deep right[2];
+        load_deep_pair<T>(k[i] + d, right);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          acc[r * J + i] = fused(left[r][1], right[1], fused(left[r][0], right[0], acc[r * J + i]));
+        }
+      }
+    }
+    for (; d < size; d += kDeep) {
       Deep left[R];
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) left[r] = load(q + r * size + d);
@@ -153,8 +175,13 @@ TRITIUM_INLINE void mix_part(const double* p, const double* fade, const char* va
   for (int64_t j = 0; j < n; ++j) {
     const auto* const v = reinterpret_cast<const StoredAs<T>*>(values + j * step);
     Deep right[W];
+    if constexpr (kPairs<T> && W % 2 == 0) {
+#pragma GCC unroll 4
+      for (int w = 0; w < W; w += 2) load_deep_pair<T>(v + w * kDeep, right + w);
+    } else {
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) right[w] = load_deep<T>(v + w * kDeep);
+      for (int w = 0; w < W; ++w) right[w] = load_deep<T>(v + w * kDeep);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const Deep weight = splat(p[r * kBlock + j]);

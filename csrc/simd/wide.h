@@ -99,11 +99,20 @@ TRITIUM_INLINE Deep load_deep(const StoredAs<T>* from) {
   }
 }
 
+// Whether two vectors of them cost less together.
+#if defined(__aarch64__)
+template <DType T>
+constexpr bool kPairs = T == DType::f16 || T == DType::bf16;
+#else
+template <DType T>
+constexpr bool kPairs = false;
+#endif
+
 // The next kDeep too.
 template <DType T>
 TRITIUM_INLINE void load_deep_pair(const StoredAs<T>* from, Deep* to) {
 #if defined(__aarch64__)
-  if constexpr (T == DType::f16 || T == DType::bf16) {  // half as many conversions
+  if constexpr (kPairs<T>) {
     const float32x4_t four = load_wide<T>(from);
     to[0] = vcvt_f64_f32(vget_low_f32(four));
     to[1] = vcvt_high_f64_f32(four);
