@@ -16,16 +16,7 @@ namespace {
 // v0-3: sums of views; v4-7: differences of those of the group before; v8-11: the block; v12: M, v13-15: 1/4, 1/16, 1/64;
 // v16-18: a line's views; v20-23 a tile, v24 its activations; v19, v25-27: scales of the rows, v28 of the activations;
 // v29-31 masks.
-#define TRITIUM_LINE(w, lane)                                                                               \
-  TRITIUM_DOT(3, w, 24, lane) TRITIUM_AND(16, w, 31) TRITIUM_AND(17, w, 30) TRITIUM_DOT(2, 16, 24, lane)    \
-  TRITIUM_AND(18, w, 29) TRITIUM_DOT(1, 17, 24, lane) TRITIUM_DOT(0, 18, 24, lane)
-#define TRITIUM_LOAD_TILE             \
-  "ldr q24, [%[y]], #16\n"            \
-  "ldp q20, q21, [%[w]]\n"            \
-  "ldp q22, q23, [%[w], #32]\n"       \
-  "prfm pldl1keep, [%[w], #1024]\n"   \
-  "add %[w], %[w], #64\n"
-#define TRITIUM_LOAD_STARTS "ldp q0, q1, [%[starts]], #32\n ldp q2, q3, [%[starts]], #32\n"
+#define TRITIUM_LOAD_STARTS "ldp q2, q3, [%[starts], #32]\n ldp q0, q1, [%[starts]], #64\n"
 // The terms of four rows: their scales are in v`scale`, the differences of their views in v`sum`.
 #define TRITIUM_TERM(sum, scale, block, by)                      \
   "fmul v" #sum ".4s, v" #sum ".4s, v" #scale ".4s\n" by         \
@@ -35,18 +26,13 @@ namespace {
       TRITIUM_MASKS                                                                      \
       "ldp q8, q9, [%[block]]\n ldp q10, q11, [%[block], #32]\n"                         \
       "ldp q12, q13, [%[m]]\n ldp q14, q15, [%[m], #32]\n"                               \
-      TRITIUM_LOAD_STARTS load                                                           \
+      TRITIUM_TOKEN_LOAD TRITIUM_LOAD_STARTS load                                         \
       "mov %[n], %[tiles]\n"                                                             \
       "b 3f\n"                                                                           \
       "2:\n"                                                                             \
-      "ldr q24, [%[y]], #16\n ldp q20, q21, [%[w]]\n"                                    \
-      "ldp q2, q3, [%[starts], #32]\n ldp q0, q1, [%[starts]], #64\n"                    \
-      "ldp q22, q23, [%[w], #32]\n"                                                      \
-      "prfm pldl1keep, [%[w], #1024]\n add %[w], %[w], #64\n"                            \
-      TRITIUM_LINE(20, 0) scales0                                                        \
-      TRITIUM_LINE(21, 1) scales1 TRITIUM_TERM(4, 19, 8, by0)                            \
-      TRITIUM_LINE(22, 2) scales2 TRITIUM_TERM(5, 25, 9, by1)                            \
-      TRITIUM_LINE(23, 3) scales3 TRITIUM_TERM(6, 26, 10, by2) TRITIUM_TERM(7, 27, 11, by3) \
+      TRITIUM_LOAD_STARTS                                                                \
+      TRITIUM_TOKEN_TILE(scales0, scales1 TRITIUM_TERM(4, 19, 8, by0), scales2 TRITIUM_TERM(5, 25, 9, by1), \
+                   scales3 TRITIUM_TERM(6, 26, 10, by2) TRITIUM_TERM(7, 27, 11, by3))    \
       load                                                                               \
       "subs %[left], %[left], #1\n"                                                      \
       "b.eq 6f\n"                                                                        \
@@ -54,8 +40,7 @@ namespace {
       "subs %[n], %[tiles], #1\n"                                                        \
       "b.eq 4f\n"                                                                        \
       "3:\n"                                                                             \
-      TRITIUM_LOAD_TILE                                                                  \
-      TRITIUM_LINE(20, 0) TRITIUM_LINE(21, 1) TRITIUM_LINE(22, 2) TRITIUM_LINE(23, 3)    \
+      TRITIUM_TOKEN_TILE("", "", "", "")                                                       \
       "subs %[n], %[n], #1\n"                                                            \
       "b.ne 3b\n"                                                                        \
       "4:\n"                                                                             \
@@ -79,7 +64,8 @@ namespace {
       "b 5b\n"                                                                           \
       "7:\n"                                                                             \
       : [w] "+&r"(g.w), [y] "+&r"(g.y), [count] "+&r"(g.count), [starts] "+&r"(g.starts), \
-        [scales] "+&r"(g.scales), [by] "+&r"(g.by), [left] "+&r"(to.left), [n] "=&r"(n)  \
+        [scales] "+&r"(g.scales), [by] "+&r"(g.by), [left] "+&r"(to.left), [all] "+&r"(all), \
+        [n] "=&r"(n), [next] "=&r"(next)                                                 \
       : [tiles] "r"(g.tiles), [step] "r"(g.scale_step), [each] "r"(to.each),             \
         [block] "r"(to.block), [total] "r"(to.total), [m] "r"(kViews[0])                 \
       : "memory", "cc", TRITIUM_VECTORS)
@@ -102,7 +88,8 @@ namespace {
 #define TRITIUM_EXPAND(macro, ...) macro(__VA_ARGS__)
 template <bool Half, bool By>
 inline void token_groups(TokenGroups g, GroupTotals& to) {
-  int64_t n;
+  int64_t n, all = g.tiles * g.count;
+  const int8_t* next;
   if constexpr (Half && By) {
     TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F16 TRITIUM_LOAD_BY, TRITIUM_WIDEN, TRITIUM_BY_EACH);
   } else if constexpr (Half) {
@@ -114,8 +101,6 @@ inline void token_groups(TokenGroups g, GroupTotals& to) {
   }
   if (--to.left == 0) to.add_block();
 }
-#undef TRITIUM_LINE
-#undef TRITIUM_LOAD_TILE
 #undef TRITIUM_LOAD_STARTS
 #undef TRITIUM_TERM
 #undef TRITIUM_TOKEN_GROUPS
