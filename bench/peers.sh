@@ -28,7 +28,7 @@ build() {  # NAME SOURCE TARGETS FLAGS…: programs and libraries side by side i
   # shellcheck disable=SC2086  # targets are words
   cmake --build "$into" --target $targets -j "$jobs"
   mkdir -p "$folder/$name"
-  find "$into" \( -name llama-bench -o -name llama-quantize -o -name 'lib*.so*' \) -exec cp -P {} "$folder/$name/" \;
+  find "$into" ! -type d \( -name llama-bench -o -name llama-quantize -o -name 'lib*.so*' \) -exec cp -P {} "$folder/$name/" \;
 }
 
 llama() {

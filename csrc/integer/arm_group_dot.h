@@ -10,93 +10,110 @@
 namespace tritium::TRITIUM_ISA {
 namespace {
 
-// to[16 rows] += float(sum) * scale (* by), one group after the other; each step is one f32 operation.
-// What is left to do for a group is done between the lines of the next one's first tile.
-// v0-3: sums of views; v4-7: differences of those of the group before; v8-11: totals; v12-15: M; v16-18: a line's views;
-// v20-23 a tile, v24 its activations; v19, v25-27: scales of the rows, v28 of the activations; v29-31 masks.
-#define TRITIUM_LINE(w, lane)                                                                               \
-  TRITIUM_DOT(3, w, 24, lane) TRITIUM_AND(16, w, 31) TRITIUM_AND(17, w, 30) TRITIUM_DOT(2, 16, 24, lane)    \
-  TRITIUM_AND(18, w, 29) TRITIUM_DOT(1, 17, 24, lane) TRITIUM_DOT(0, 18, 24, lane)
-#define TRITIUM_LOAD_TILE             \
-  "ldr q24, [%[y]], #16\n"            \
-  "ldp q20, q21, [%[w]]\n"            \
-  "ldp q22, q23, [%[w], #32]\n"       \
-  "prfm pldl1keep, [%[w], #1024]\n"   \
-  "add %[w], %[w], #64\n"
-#define TRITIUM_LOAD_STARTS "ldp q0, q1, [%[starts]], #32\n ldp q2, q3, [%[starts]], #32\n"
-#define TRITIUM_FSUB "fsub v5.4s, v5.4s, v13.4s\n fsub v6.4s, v6.4s, v14.4s\n fsub v7.4s, v7.4s, v15.4s\n"
-#define TRITIUM_FMUL                                             \
-  "fmul v4.4s, v4.4s, v19.4s\n fmul v5.4s, v5.4s, v25.4s\n"      \
-  "fmul v6.4s, v6.4s, v26.4s\n fmul v7.4s, v7.4s, v27.4s\n"
-#define TRITIUM_FADD                                             \
-  "fadd v8.4s, v8.4s, v4.4s\n fadd v9.4s, v9.4s, v5.4s\n"        \
-  "fadd v10.4s, v10.4s, v6.4s\n fadd v11.4s, v11.4s, v7.4s\n"
-#define TRITIUM_TOKEN_GROUPS(load_scales, widen_low, widen_high, load_by, apply_by)      \
+// block[16 rows] += float(sum) * scale (* by), one group after the other; each step is one f32 operation. After the last
+// group of a block of columns it is added to `total` and is 0 again.
+// What is left to do for a group is done between the lines of the next one's first tile, fcvtl an issue every other cycle.
+// v0-3: sums of views; v4-7: differences of those of the group before; v8-11: the block; v12: M, v13-15: 1/4, 1/16, 1/64;
+// v16-18: a line's views; v20-23 a tile, v24 its activations; v19, v25-27: scales of the rows, v28 of the activations;
+// v29-31 masks.
+#define TRITIUM_LOAD_STARTS "ldp q2, q3, [%[starts], #32]\n ldp q0, q1, [%[starts]], #64\n"
+// The terms of four rows: their scales are in v`scale`, the differences of their views in v`sum`.
+#define TRITIUM_TERM(sum, scale, block, by)                      \
+  "fmul v" #sum ".4s, v" #sum ".4s, v" #scale ".4s\n" by         \
+  "fadd v" #block ".4s, v" #block ".4s, v" #sum ".4s\n"
+#define TRITIUM_TOKEN_GROUPS(load, scales0, scales1, scales2, scales3, by0, by1, by2, by3) \
   asm volatile(                                                                          \
       TRITIUM_MASKS                                                                      \
-      "ldp q8, q9, [%[to]]\n ldp q10, q11, [%[to], #32]\n"                               \
+      "ldp q8, q9, [%[block]]\n ldp q10, q11, [%[block], #32]\n"                         \
       "ldp q12, q13, [%[m]]\n ldp q14, q15, [%[m], #32]\n"                               \
-      TRITIUM_LOAD_STARTS                                                                \
+      TRITIUM_TOKEN_LOAD TRITIUM_LOAD_STARTS load                                         \
       "mov %[n], %[tiles]\n"                                                             \
       "b 3f\n"                                                                           \
       "2:\n"                                                                             \
-      TRITIUM_LOAD_STARTS TRITIUM_LOAD_TILE load_scales load_by                          \
-      "add %[scales], %[scales], %[step]\n"                                              \
-      TRITIUM_LINE(20, 0) widen_low TRITIUM_FSUB                                         \
-      TRITIUM_LINE(21, 1) widen_high                                                     \
-      TRITIUM_LINE(22, 2) TRITIUM_FMUL apply_by                                          \
-      TRITIUM_LINE(23, 3) TRITIUM_FADD                                                   \
+      TRITIUM_LOAD_STARTS                                                                \
+      TRITIUM_TOKEN_TILE(scales0, scales1 TRITIUM_TERM(4, 19, 8, by0), scales2 TRITIUM_TERM(5, 25, 9, by1), \
+                   scales3 TRITIUM_TERM(6, 26, 10, by2) TRITIUM_TERM(7, 27, 11, by3))    \
+      load                                                                               \
+      "subs %[left], %[left], #1\n"                                                      \
+      "b.eq 6f\n"                                                                        \
+      "5:\n"                                                                             \
       "subs %[n], %[tiles], #1\n"                                                        \
       "b.eq 4f\n"                                                                        \
       "3:\n"                                                                             \
-      TRITIUM_LOAD_TILE                                                                  \
-      TRITIUM_LINE(20, 0) TRITIUM_LINE(21, 1) TRITIUM_LINE(22, 2) TRITIUM_LINE(23, 3)    \
+      TRITIUM_TOKEN_TILE("", "", "", "")                                                       \
       "subs %[n], %[n], #1\n"                                                            \
       "b.ne 3b\n"                                                                        \
       "4:\n"                                                                             \
-      "sub v7.4s, v3.4s, v2.4s\n sub v6.4s, v2.4s, v1.4s\n sub v5.4s, v1.4s, v0.4s\n"    \
-      "fsub v4.4s, v0.4s, v12.4s\n"                                                      \
+      "fsub v4.4s, v0.4s, v12.4s\n fsub v5.4s, v1.4s, v0.4s\n"                           \
+      "fsub v6.4s, v2.4s, v1.4s\n fsub v7.4s, v3.4s, v2.4s\n"                            \
       "subs %[count], %[count], #1\n"                                                    \
       "b.ne 2b\n"                                                                        \
-      load_scales load_by widen_low widen_high TRITIUM_FSUB TRITIUM_FMUL apply_by TRITIUM_FADD \
-      "stp q8, q9, [%[to]]\n stp q10, q11, [%[to], #32]\n"                               \
+      scales0 scales1 scales2 scales3                                                    \
+      TRITIUM_TERM(4, 19, 8, by0) TRITIUM_TERM(5, 25, 9, by1)                            \
+      TRITIUM_TERM(6, 26, 10, by2) TRITIUM_TERM(7, 27, 11, by3)                          \
+      "stp q8, q9, [%[block]]\n stp q10, q11, [%[block], #32]\n"                         \
+      "b 7f\n"                                                                           \
+      "6:\n"                                                                             \
+      "ldp q16, q17, [%[total]]\n"                                                       \
+      "fadd v16.4s, v16.4s, v8.4s\n fadd v17.4s, v17.4s, v9.4s\n"                        \
+      "stp q16, q17, [%[total]]\n ldp q16, q17, [%[total], #32]\n"                       \
+      "fadd v16.4s, v16.4s, v10.4s\n fadd v17.4s, v17.4s, v11.4s\n"                      \
+      "stp q16, q17, [%[total], #32]\n"                                                  \
+      TRITIUM_ZERO4(8, 9, 10, 11)                                                        \
+      "mov %[left], %[each]\n"                                                           \
+      "b 5b\n"                                                                           \
+      "7:\n"                                                                             \
       : [w] "+&r"(g.w), [y] "+&r"(g.y), [count] "+&r"(g.count), [starts] "+&r"(g.starts), \
-        [scales] "+&r"(g.scales), [by] "+&r"(g.by), [n] "=&r"(n)                         \
-      : [tiles] "r"(g.tiles), [step] "r"(g.scale_step), [to] "r"(to), [m] "r"(kLess[0])  \
+        [scales] "+&r"(g.scales), [by] "+&r"(g.by), [left] "+&r"(to.left), [all] "+&r"(all), \
+        [n] "=&r"(n), [next] "=&r"(next)                                                 \
+      : [tiles] "r"(g.tiles), [step] "r"(g.scale_step), [each] "r"(to.each),             \
+        [block] "r"(to.block), [total] "r"(to.total), [m] "r"(kViews[0])                 \
       : "memory", "cc", TRITIUM_VECTORS)
-#define TRITIUM_F16 "ldp q25, q27, [%[scales]]\n", "fcvtl v19.4s, v25.4h\n fcvtl2 v25.4s, v25.8h\n", \
-                    "fcvtl v26.4s, v27.4h\n fcvtl2 v27.4s, v27.8h\n"
-#define TRITIUM_F32 "ldp q19, q25, [%[scales]]\n ldp q26, q27, [%[scales], #32]\n", "", ""
-#define TRITIUM_BY "ld1r {v28.4s}, [%[by]], #4\n",                     \
-                   "fmul v4.4s, v4.4s, v28.4s\n fmul v5.4s, v5.4s, v28.4s\n" \
-                   "fmul v6.4s, v6.4s, v28.4s\n fmul v7.4s, v7.4s, v28.4s\n"
+#define TRITIUM_F16                                                                      \
+  "ldp q25, q27, [%[scales]]\n prfm pldl1keep, [%[scales], #64]\n add %[scales], %[scales], %[step]\n"
+#define TRITIUM_WIDEN                                                                    \
+  "fcvtl v19.4s, v25.4h\n", "fcvtl2 v25.4s, v25.8h\n", "fcvtl v26.4s, v27.4h\n", "fcvtl2 v27.4s, v27.8h\n"
+#define TRITIUM_F32                                                                      \
+  "ldp q19, q25, [%[scales]]\n ldp q26, q27, [%[scales], #32]\n prfm pldl1keep, [%[scales], #128]\n" \
+  "add %[scales], %[scales], %[step]\n"
+#define TRITIUM_REDUCE                                                                   \
+  "", "fmul v5.4s, v5.4s, v13.4s\n", "fmul v6.4s, v6.4s, v14.4s\n", "fmul v7.4s, v7.4s, v15.4s\n"
+#define TRITIUM_BY_EACH                                                                  \
+  "fmul v4.4s, v4.4s, v28.s[0]\n", "fmul v5.4s, v5.4s, v28.s[1]\n",                      \
+  "fmul v6.4s, v6.4s, v28.s[2]\n", "fmul v7.4s, v7.4s, v28.s[3]\n"
+#define TRITIUM_BY_ALL                                                                   \
+  "fmul v4.4s, v4.4s, v28.s[0]\n", "fmul v5.4s, v5.4s, v28.s[0]\n",                      \
+  "fmul v6.4s, v6.4s, v28.s[0]\n", "fmul v7.4s, v7.4s, v28.s[0]\n"
+#define TRITIUM_LOAD_BY "ldr q28, [%[by]], #16\n"
 #define TRITIUM_EXPAND(macro, ...) macro(__VA_ARGS__)
 template <bool Half, bool By>
-inline void token_groups(TokenGroups g, float* to) {
-  int64_t n;
+inline void token_groups(TokenGroups g, GroupTotals& to) {
+  int64_t n, all = g.tiles * g.count;
+  const int8_t* next;
   if constexpr (Half && By) {
-    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F16, TRITIUM_BY);
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F16 TRITIUM_LOAD_BY, TRITIUM_WIDEN, TRITIUM_BY_EACH);
   } else if constexpr (Half) {
-    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F16, "", "");
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F16, TRITIUM_WIDEN, "", "", "", "");
   } else if constexpr (By) {
-    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F32, TRITIUM_BY);
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F32 TRITIUM_LOAD_BY, TRITIUM_REDUCE, TRITIUM_BY_ALL);
   } else {
-    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F32, "", "");
+    TRITIUM_EXPAND(TRITIUM_TOKEN_GROUPS, TRITIUM_F32, TRITIUM_REDUCE, "", "", "", "");
   }
+  if (--to.left == 0) to.add_block();
 }
-#undef TRITIUM_LINE
-#undef TRITIUM_LOAD_TILE
 #undef TRITIUM_LOAD_STARTS
-#undef TRITIUM_FSUB
-#undef TRITIUM_FMUL
-#undef TRITIUM_FADD
+#undef TRITIUM_TERM
 #undef TRITIUM_TOKEN_GROUPS
 #undef TRITIUM_F16
+#undef TRITIUM_WIDEN
 #undef TRITIUM_F32
-#undef TRITIUM_BY
+#undef TRITIUM_REDUCE
+#undef TRITIUM_BY_EACH
+#undef TRITIUM_BY_ALL
+#undef TRITIUM_LOAD_BY
 #undef TRITIUM_EXPAND
 
-inline void add_token_groups(const TokenGroups& g, bool half, float* to) {
+inline void add_token_groups(const TokenGroups& g, bool half, GroupTotals& to) {
   const auto run = half ? (g.by ? token_groups<true, true> : token_groups<true, false>)
                         : (g.by ? token_groups<false, true> : token_groups<false, false>);
   run(g, to);

@@ -13,6 +13,7 @@ namespace tritium::TRITIUM_ISA {
 namespace {
 
 constexpr int64_t kMostFloated = 512;  // columns of a group: 127 * 64 * 512 < 2^22
+constexpr int64_t kMostOfToken = 384;  // of one token's: 127 * 85 * 384 < 2^22, see token_starts
 
 constexpr uint32_t floated(int i) { return 0x4b400000u - (static_cast<uint32_t>(i) << 24); }  // the bits of M
 
@@ -33,6 +34,23 @@ inline void group_starts(int32_t sum, int32_t* to) {
   }
 }
 
+// The same for one token, whose sums of views T are all read as floats near the same M: differences of neighbouring ones
+// are then 4^i S with no integer subtraction. With s = sum(q) the views less 1, 5, 21 and 21 are within -85 … 85, and the
+// differences of (T0 - s, T1 - 5 s, T2 - 21 s, T3 - 21 s) are S0, 4 S1, 16 S2, 64 S3.
+inline void token_starts(int32_t sum, int32_t* to) {
+  constexpr uint32_t kMiddle[4] = {1, 5, 21, 21};
+  for (const uint32_t middle : kMiddle) {
+    const uint32_t start = floated(0) - middle * static_cast<uint32_t>(sum);
+    for (int r = 0; r < 4; ++r) *to++ = static_cast<int32_t>(start);
+  }
+}
+
+// M, and what makes S of 4^i S.
+alignas(64) constexpr float kViews[4][4] = {{12582912.0f, 12582912.0f, 12582912.0f, 12582912.0f},
+                                            {0.25f, 0.25f, 0.25f, 0.25f},
+                                            {0.0625f, 0.0625f, 0.0625f, 0.0625f},
+                                            {0.015625f, 0.015625f, 0.015625f, 0.015625f}};
+
 // Neighbouring groups of one token and 16 rows.
 struct TokenGroups {
   const int8_t* w;
@@ -41,7 +59,28 @@ struct TokenGroups {
   const int32_t* starts;  // [group][view][4 rows]
   const char* scales;     // of the 16 rows, f32 or f16
   int64_t scale_step;     // bytes from one group to the next
-  const float* by;        // [group]: scales of the activations; nullptr: none are applied
+  const float* by;        // [group][view]: scales of the activations, times 4^-view; nullptr: none are applied
+};
+
+// What the groups of 16 rows add up to. With f16 scales alone both are 4^i times as large in view i: such numbers are far
+// from where f32 ends or has fewer bits, so each operation rounds to the same bits times 4^i. f32 scales may be near there.
+struct GroupTotals {
+  alignas(64) float block[16] = {}, total[16] = {};
+  int64_t each, left;  // groups of a block; of this one that are left
+
+  explicit GroupTotals(int64_t groups) : each(groups), left(groups) {}
+  void add_block() {
+    for (int i = 0; i < 16; ++i) {
+      total[i] = total[i] + block[i];
+      block[i] = 0;
+    }
+    left = each;
+  }
+  // After the last group; to[16 rows].
+  void put(bool grown, float* to) {
+    if (left != each) add_block();
+    for (int i = 0; i < 16; ++i) to[i] = grown && i >= 4 ? total[i] * kViews[i / 4][0] : total[i];
+  }
 };
 
 // One group of a few tokens.

@@ -13,7 +13,7 @@
 //   static void tile_rows(const int32_t* c, int token, int32_t* to);                               8 sums of one token
 // and, where it has faster ways for the groups of a ternary format (arm_groups.h),
 //   static constexpr bool kTokenGroups, kPanelGroups, kTileGroups;   for one token; several; 12, weights unpacked
-//   static void token_groups(const TokenGroups& g, bool half, float* to);
+//   static void token_groups(const TokenGroups& g, bool half, GroupTotals& to);
 //   static void panel_group(const Blocks& w, const int8_t* y, int width, const PanelGroup& g, float* to);
 //   static void tile_group(const int8_t* tile, const int8_t* y, int64_t k, const float* scales, float* to);  to[12 * 8]
 #pragma once
@@ -43,50 +43,48 @@ struct Blocks {
   int blocks;
 };
 
-// The scales of the groups of a chunk's rows: [group][kChunkRows], f32 or f16.
+// The scales of the groups of a chunk's rows: those of a group side by side, f32 or f16.
 struct GroupScales {
   const char* data;
   bool half;
+  int64_t step;  // bytes between groups
 
-  int64_t step() const { return kChunkRows * (half ? 2 : 4); }  // bytes between groups
-  const float* floats(int64_t g) const { return reinterpret_cast<const float*>(data + g * step()); }
+  const float* floats(int64_t g) const { return reinterpret_cast<const float*>(data + g * step); }
 };
 
-// Copies the scales of a chunk to `space`. Where rows lie side by side, those of the next chunk are fetched: scales of
-// neighbouring groups are far from each other, and nothing else would fetch them in time. halves: f16 may stay f16.
-inline GroupScales load_chunk_scales(const Product& p, int64_t row, int64_t rows, char* space, bool halves) {
+// Whether the scales of neighbouring rows are neighbours, as layers keep them.
+inline bool scales_adjoin(const Product& p) { return p.scale_row == item_size(p.scale_type); }
+
+// Fetches the scales of a chunk: those of neighbouring groups are far from each other, nothing else would in time.
+inline void fetch_scales(const Product& p, int64_t row) {
   const int64_t size = item_size(p.scale_type);
-  const GroupScales to{space, halves && p.scale_type == DType::f16 && p.scale_row == 2};
-  if (p.scale_row != size || rows < kChunkRows) {
-    if (to.half) {
-      for (int64_t g = 0; g < p.groups; ++g, space += to.step()) {
-        std::memset(space, 0, kChunkRows * 2);
-        std::memcpy(space, p.scale + row * 2 + g * p.scale_group, static_cast<std::size_t>(rows) * 2);
-      }
-    }
-    for (int64_t g = 0; !to.half && g < p.groups; g += kBlock) {
-      float* const floats = reinterpret_cast<float*>(space) + g * kChunkRows;
-      load_group_scales(p, row, rows, g, least(kBlock, p.groups - g), floats, kChunkRows);
-    }
-    return to;
-  }
   const char* from = p.scale + row * size;
-  for (int64_t g = 0; g < p.groups; ++g, from += p.scale_group, space += to.step()) {
-    for (int64_t i = 0; i < kChunkRows * size; i += 64) __builtin_prefetch(from + kChunkRows * size + i);
-    if (to.half) {
-      std::memcpy(space, from, kChunkRows * 2);
-      continue;
+  for (int64_t g = 0; g < p.groups; ++g, from += p.scale_group) {
+    for (int64_t i = 0; i < kChunkRows * size; i += 64) __builtin_prefetch(from + i);
+  }
+}
+
+// Copies the scales of a chunk to `space` as [group][kChunkRows] of f32, and fetches those of the next one.
+inline GroupScales load_chunk_scales(const Product& p, int64_t row, int64_t rows, char* space) {
+  constexpr int64_t kStep = kChunkRows * 4;
+  float* to = reinterpret_cast<float*>(space);
+  if (!scales_adjoin(p) || rows < kChunkRows) {
+    for (int64_t g = 0; g < p.groups; g += kBlock) {
+      load_group_scales(p, row, rows, g, least(kBlock, p.groups - g), to + g * kChunkRows, kChunkRows);
     }
-    if (size == 4) {
-      std::memcpy(space, from, kChunkRows * 4);
+    return {space, false, kStep};
+  }
+  fetch_scales(p, row + kChunkRows);
+  const char* from = p.scale + row * item_size(p.scale_type);
+  for (int64_t g = 0; g < p.groups; ++g, from += p.scale_group, to += kChunkRows) {
+    if (p.scale_type == DType::f32) {
+      std::memcpy(to, from, kStep);
       continue;
     }
     const float16_t* const f16 = reinterpret_cast<const float16_t*>(from);
-    for (int64_t r = 0; r < kChunkRows; r += 4) {
-      vst1q_f32(reinterpret_cast<float*>(space) + r, vcvt_f32_f16(vld1_f16(f16 + r)));
-    }
+    for (int64_t r = 0; r < kChunkRows; r += 4) vst1q_f32(to + r, vcvt_f32_f16(vld1_f16(f16 + r)));
   }
-  return to;
+  return {space, false, kStep};
 }
 
 // What one thread works on: some blocks, and what their rows are scaled by.
@@ -97,12 +95,18 @@ struct Chunk {
   RowScales scales;
   GroupScales groups;  // where grouped
 
-  Chunk(const Product& p, int64_t block, int blocks, char* space, bool halves)
+  // in_place: scales stay where they are, if they can. TokenGroups fetches those of the next chunk.
+  Chunk(const Product& p, int64_t block, int blocks, char* space, bool in_place)
       : row(block * F::kRows),
         rows(least(blocks * F::kRows, p.n - row)),
         w{reinterpret_cast<const int8_t*>(p.w) + block * p.w_row, p.w_row, blocks} {
     load_scales(p, row, rows, scales);
-    if (p.grouped) groups = load_chunk_scales(p, row, rows, space, halves);
+    if (!p.grouped) return;
+    if (in_place && rows == blocks * F::kRows) {
+      groups = {p.scale + row * p.scale_row, p.scale_type == DType::f16, p.scale_group};
+    } else {
+      groups = load_chunk_scales(p, row, rows, space);
+    }
   }
 };
 
@@ -110,7 +114,8 @@ struct Chunk {
 struct Depth {
   Slots slots;
   int64_t weights, k, group, groups;  // group: k of the activations
-  const int32_t* starts = nullptr;    // [group][kStarts] of the last token, if a panel of its own
+  const int32_t* starts = nullptr;    // [group][kStarts] of the last token, if a panel of its own …
+  const float* by = nullptr;          // … and [group][view], if its groups have scales: see TokenGroups
 
   Depth(const Product& p)
       : slots(p.slots()),
@@ -166,33 +171,28 @@ inline void put_chunk(const Product& p, int64_t t, int64_t row, int64_t rows, co
   }
 }
 
-// One token against one chunk, weights as packed: the groups of a block of columns at a time.
+// One token against one chunk, weights as packed: the groups that follow each other at a time.
 template <class U, class F>
 void streamed_token(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panel& panel, const int8_t* y) {
-  alignas(64) float block[F::kRows], total[kChunkRows];
-  const int64_t each = p.block_groups(), t = panel.first;
+  alignas(64) float all[kChunkRows];
+  const GroupScales& scales = chunk.groups;
   for (int b = 0; b < chunk.w.blocks; ++b) {
-    const char* const scales = chunk.groups.data + b * F::kRows * (chunk.groups.half ? 2 : 4);
-    for (int64_t first = 0; first < depth.groups; first += each) {
-      std::memset(block, 0, sizeof(block));
-      const int64_t end = least(first + each, depth.groups);
-      for (int64_t g = first, count; g < end; g += count) {
-        count = depth.even(g, end);
-        const float* const by = p.by_group ? p.a.scales + t * p.groups + g : nullptr;
-        const TokenGroups run{chunk.w.data + b * chunk.w.stride + depth.first(g) / 4 * F::kLine,
-                              y + depth.begin(g),
-                              depth.length(g) / 16,
-                              count,
-                              depth.starts + g * kStarts,
-                              scales + g * chunk.groups.step(),
-                              chunk.groups.step(),
-                              by};
-        U::token_groups(run, chunk.groups.half, block);
-      }
-      add_block(total + b * F::kRows, block, F::kRows, first == 0);
+    GroupTotals totals(p.block_groups());
+    for (int64_t g = 0, count; g < depth.groups; g += count) {
+      count = depth.even(g, depth.groups);
+      const TokenGroups run{chunk.w.data + b * chunk.w.stride + depth.first(g) / 4 * F::kLine,
+                            y + depth.begin(g),
+                            depth.length(g) / 16,
+                            count,
+                            depth.starts + g * kStarts,
+                            scales.data + b * F::kRows * (scales.half ? 2 : 4) + g * scales.step,
+                            scales.step,
+                            depth.by ? depth.by + g * 4 : nullptr};
+      U::token_groups(run, scales.half, totals);
     }
+    totals.put(scales.half && !depth.by, all + b * F::kRows);
   }
-  put_grouped(p, t, chunk.row, chunk.rows, chunk.scales, total);
+  put_grouped(p, panel.first, chunk.row, chunk.rows, chunk.scales, all);
 }
 
 // block[token * kChunkRows + row] += one group of a panel; w and y: from it on.
@@ -362,17 +362,26 @@ void run_chunk(const Product& p, const Depth& depth, const Chunk<F>& chunk, cons
 
 template <class U, class F>
 void run_chunks(const Product& p, const Depth& depth, const Panels& panels, const int8_t* y, bool tiled) {
-  const bool halves = p.m == 1 && depth.starts;
+  const bool in_place = p.m == 1 && depth.starts && scales_adjoin(p);
   const int step = chunk_blocks<F>(p, depth, tiled);
   const int64_t blocks = ceil_div(p.n, F::kRows), work = step * F::kRows * p.m * depth.k;
   parallel_for(ceil_div(blocks, step), kProductGrain / (work + 1) + 1, [&](int64_t begin, int64_t end) {
     const Workspace scales(p.grouped ? p.groups * kChunkRows * 4 : 0, Need::must);
     const Workspace unpacked(tiled ? step * F::kRows * depth.weights : 0, Need::must);
+    if (in_place) fetch_scales(p, begin * step * F::kRows);
     for (int64_t i = begin; i < end; ++i) {
-      const Chunk<F> chunk(p, i * step, static_cast<int>(least(step, blocks - i * step)), scales.as<char>(), halves);
+      const Chunk<F> chunk(p, i * step, static_cast<int>(least(step, blocks - i * step)), scales.as<char>(), in_place);
       run_chunk<U, F>(p, depth, chunk, panels, y, unpacked.as<int8_t>());
     }
   });
+}
+
+// to[group][view] = the scale of token t's activations in a group, times 4^-view: exact, since they are at least 1e-5 / 127.
+inline const float* token_scales(const Product& p, int64_t t, float* to) {
+  for (int64_t g = 0; g < p.groups; ++g) {
+    for (int i = 0; i < 4; ++i) to[g * 4 + i] = p.a.scales[t * p.groups + g] * (i > 0 ? kViews[i][0] : 1);
+  }
+  return to;
 }
 
 template <class U, class F>
@@ -380,12 +389,13 @@ void run(const Product& p) {
   Depth depth(p);
   const bool tiled = p.m > (U::kTileGroups && p.grouped ? kStreamedGroups : U::template kStreamed<F>);
   const Panels panels = tiled ? Panels(p.m, kTileWidth, tile_width) : U::template panels<F>(p.m);
-  const bool lone = U::kTokenGroups && F::kTernary && p.grouped && depth.group <= kMostFloated &&
+  const bool lone = U::kTokenGroups && F::kTernary && p.grouped && depth.group <= kMostOfToken &&
                     panels[panels.count() - 1].width == 1;
-  const Workspace starts(lone ? p.groups * kStarts * 4 : 0, Need::must);
+  const Workspace starts(lone ? p.groups * (kStarts + 4) * 4 : 0, Need::must);
   if (lone) {
-    for (int64_t g = 0; g < p.groups; ++g) group_starts(p.sum(p.m - 1, g), starts.as<int32_t>() + g * kStarts);
+    for (int64_t g = 0; g < p.groups; ++g) token_starts(p.sum(p.m - 1, g), starts.as<int32_t>() + g * kStarts);
     depth.starts = starts.as<int32_t>();
+    if (p.by_group) depth.by = token_scales(p, p.m - 1, starts.as<float>() + p.groups * kStarts);
   }
   if (p.m == 1) return run_chunks<U, F>(p, depth, panels, p.a.q, tiled);
   const Workspace space(panels.padded * depth.k, Need::must);

@@ -96,7 +96,7 @@ struct Unit {
     }
   }
 
-  static void token_groups(const TokenGroups& g, bool half, float* to) {
+  static void token_groups(const TokenGroups& g, bool half, GroupTotals& to) {
     add_token_groups(g, half, to);
   }
 

@@ -4,10 +4,13 @@
 // order, whoever its neighbours are: it gives the same bits in any batch, in any chunk of a prompt, on any number of
 // threads. Compiled without contraction: what is rounded once says so.
 #include <cstdint>
+#include <type_traits>
 
 #include "../threads.h"
 #include "../workspace.h"
+#include "attention_neon.h"
 #include "gather.h"
+#include "hot_neon.h"
 #include "kv_blocks.h"
 #include "loops.h"
 #include "math.h"
@@ -29,7 +32,12 @@ constexpr int64_t kBlock = 64;            // keys between two looks at the large
 constexpr int64_t kPart = 128;            // keys that are summed by themselves, so that threads may share a query
 constexpr int64_t kPlenty = 8;            // tasks for each thread that need no such sharing
 constexpr int64_t kTaskRows = 64;         // queries of a kv head that one thread takes through its keys
-constexpr int64_t kDirectRows = 8;        // with more of them, keys and values are widened first
+#if defined(__aarch64__)
+constexpr int64_t kDirectRows = 4;        // with more of them, keys and values are widened first …
+#else
+constexpr int64_t kDirectRows = 8;
+#endif
+constexpr int64_t kNearKeys = 16;         // … and so many keys stay in L1 while all queries pass by
 constexpr int64_t kGrain = 1 << 17;       // products that make it worth waking another thread
 
 constexpr int64_t kLine = 64;             // elements that change their type together
@@ -48,16 +56,48 @@ void deepen(DType type, const char* from, int64_t stride, double* to, int64_t n,
   for (int64_t i = n; i < end; ++i) to[i] = 0;
 }
 
-// The same for n rows of whole vectors, side by side, `step` bytes apart.
-template <DType T>
-void deepen_rows(const char* from, int64_t step, int64_t size, int64_t n, double* to) {
-  for (int64_t j = 0; j < n; ++j, from += step, to += size) {
-    const auto* const row = reinterpret_cast<const StoredAs<T>*>(from);
-    for (int64_t d = 0; d < size; d += kDeep) store(to + d, load_deep<T>(row + d));
+// The same for a row of whole vectors, side by side; to(vector) is where one belongs.
+template <DType T, class To>
+TRITIUM_INLINE void deepen_row(const char* from, int64_t size, const To& to) {
+  const auto* const row = reinterpret_cast<const StoredAs<T>*>(from);
+  int64_t d = 0;
+  for (; d + 2 * kDeep <= size; d += 2 * kDeep) {
+    Deep both[2];
+    load_deep_pair<T>(row + d, both);
+    store(to(d), both[0]);
+    store(to(d + kDeep), both[1]);
   }
+  if (d < size) store(to(d), load_deep<T>(row + d));
 }
 
-void deepen_rows(DType type, const char* from, int64_t step, int64_t size, int64_t n, double* to) {
+// Where the values of a block are, widened: in stripes of kStripe elements that are [key][kStripe], and what remains of
+// `size` in stripes of one vector. A stripe stays in L1 while all queries pass by.
+constexpr int kStripeVectors = kSums / kMostRows;
+constexpr int64_t kStripe = kStripeVectors * kDeep;
+struct Stripes {
+  double* data;
+  int64_t whole;  // elements in stripes of kStripe
+
+  Stripes(double* memory, int64_t size) : data(memory), whole(size / kStripe * kStripe) {}
+  // The stripe that begins with element d.
+  double* stripe(int64_t d) const { return data + d * kBlock; }
+  TRITIUM_INLINE double* at(int64_t j, int64_t d) const {
+    return d < whole ? stripe(d / kStripe * kStripe) + j * kStripe + d % kStripe : stripe(d) + j * kDeep;
+  }
+};
+
+template <DType T>
+void deepen_rows(const char* from, int64_t step, int64_t size, int64_t n, double* to) {
+  for (int64_t j = 0; j < n; ++j, from += step, to += size) deepen_row<T>(from, size, [to](int64_t d) { return to + d; });
+}
+
+template <DType T>
+void deepen_rows(const char* from, int64_t step, int64_t size, int64_t n, const Stripes& to) {
+  for (int64_t j = 0; j < n; ++j, from += step) deepen_row<T>(from, size, [&to, j](int64_t d) { return to.at(j, d); });
+}
+
+template <class To>
+void deepen_rows(DType type, const char* from, int64_t step, int64_t size, int64_t n, const To& to) {
   switch (type) {
     case DType::f16: return deepen_rows<DType::f16>(from, step, size, n, to);
     case DType::bf16: return deepen_rows<DType::bf16>(from, step, size, n, to);
@@ -73,8 +113,34 @@ void score(const double* q, const char* keys, int64_t step, int64_t size, int64_
     const StoredAs<T>* k[J];
 #pragma GCC unroll 16
     for (int i = 0; i < J; ++i) k[i] = reinterpret_cast<const StoredAs<T>*>(keys + least(j + i, n - 1) * step);
+#if defined(__aarch64__)
+    if constexpr (T == DType::f64 && R == 4 && J == 4) {
+      if (size % 4 == 0) {
+        score_four(q, k, size, scores + j);
+        continue;
+      }
+    }
+#endif
     Deep acc[kSums] = {};
-    for (int64_t d = 0; d < size; d += kDeep) {
+    int64_t d = 0;
+    for (; kPairs<T> && d + 2 * kDeep <= size; d += 2 * kDeep) {
+      Deep left[R][2];
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        left[r][0] = load(q + r * size + d);
+        left[r][1] = load(q + r * size + d + kDeep);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < J; ++i) {
+        Deep right[2];
+        load_deep_pair<T>(k[i] + d, right);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          acc[r * J + i] = fused(left[r][1], right[1], fused(left[r][0], right[0], acc[r * J + i]));
+        }
+      }
+    }
+    for (; d < size; d += kDeep) {
       Deep left[R];
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) left[r] = load(q + r * size + d);
@@ -85,9 +151,14 @@ void score(const double* q, const char* keys, int64_t step, int64_t size, int64_
         for (int r = 0; r < R; ++r) acc[r * J + i] = fused(left[r], right, acc[r * J + i]);
       }
     }
-    double sums[kSums];
-    add_lanes_of<kSums>(acc, sums);
-    for (int r = 0; r < R; ++r) __builtin_memcpy(scores + r * kBlock + j, sums + r * J, J * sizeof(double));
+    if constexpr (J % kDeep == 0) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) add_lanes_of<J>(acc + r * J, scores + r * kBlock + j);
+    } else {
+      double sums[kSums];
+      add_lanes_of<kSums>(acc, sums);
+      for (int r = 0; r < R; ++r) __builtin_memcpy(scores + r * kBlock + j, sums + r * J, J * sizeof(double));
+    }
   }
 }
 
@@ -104,8 +175,13 @@ TRITIUM_INLINE void mix_part(const double* p, const double* fade, const char* va
   for (int64_t j = 0; j < n; ++j) {
     const auto* const v = reinterpret_cast<const StoredAs<T>*>(values + j * step);
     Deep right[W];
+    if constexpr (kPairs<T> && W % 2 == 0) {
+#pragma GCC unroll 4
+      for (int w = 0; w < W; w += 2) load_deep_pair<T>(v + w * kDeep, right + w);
+    } else {
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) right[w] = load_deep<T>(v + w * kDeep);
+      for (int w = 0; w < W; ++w) right[w] = load_deep<T>(v + w * kDeep);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const Deep weight = splat(p[r * kBlock + j]);
@@ -118,6 +194,24 @@ TRITIUM_INLINE void mix_part(const double* p, const double* fade, const char* va
 #pragma GCC unroll 8
     for (int w = 0; w < W; ++w) store(o + r * size + w * kDeep, acc[r][w]);
   }
+}
+
+// The same for a stripe of widened values, [key][W vectors].
+template <int R, int W>
+void mix_wide(const double* p, const double* fade, const double* values, int64_t n, double* o, int64_t size) {
+  constexpr int64_t kStep = W * kDeep * static_cast<int64_t>(sizeof(double));
+#if defined(__aarch64__)
+  if constexpr (R == 4 && W == 4) {
+    static_assert(kBlock == kMixKeys);
+    if (n >= 2) mix_pairs(p, fade, values, n / 2, o, size);
+    if (n >= 2 && n % 2 == 0) return;
+    const double once[R] = {1, 1, 1, 1};
+    const int64_t done = n / 2 * 2;
+    const char* const rest = reinterpret_cast<const char*>(values + done * W * kDeep);
+    return mix_part<DType::f64, R, W>(p + done, n >= 2 ? once : fade, rest, kStep, n - done, o, size);
+  }
+#endif
+  mix_part<DType::f64, R, W>(p, fade, reinterpret_cast<const char*>(values), kStep, n, o, size);
 }
 
 template <DType T, int R>
@@ -138,6 +232,9 @@ struct Seen {
   int64_t begin, end;
 };
 
+template <int N>
+using Count = std::integral_constant<int, N>;
+
 // The scores of a query in a block become weights against the largest score so far. What was summed up before fades by
 // the factor that is returned.
 double weigh(double* s, const Seen& seen, double& top, double& total) {
@@ -148,11 +245,15 @@ double weigh(double* s, const Seen& seen, double& top, double& total) {
   const double here = extreme_of<true, false>(s, kBlock, doubt), largest = here > before ? here : before;
   top = largest;
   const double base = largest == -math::kInf64 ? 0.0 : largest;
+#if defined(__aarch64__)
+  const Deep sum = hot::exp_flushed(s, base, kBlock);
+#else
   TRITIUM_LOOP
   for (int64_t j = 0; j < kBlock; ++j) s[j] = math::exp_flushed(s[j] - base);
   Deep sum = load(s);
 #pragma GCC unroll 16
   for (int64_t j = kDeep; j < kBlock; j += kDeep) sum += load(s + j);
+#endif
   const double fade = math::exp_flushed(before - base);
   total = math::fma(total, fade, fold_lanes<double, kDeep>(sum, [](const auto& a, const auto& b) { return a + b; }));
   return fade;
@@ -193,55 +294,111 @@ struct Found {
 // Queries of one kv head, token by token.
 struct Rows : Found {
   int64_t count, size;  // a whole number of vectors
-  double *q, *s;
+  double *q, *s;         // s: [query][kBlock], scores and then weights of a block …
+  double* fade;          // … by which what was summed up before is multiplied …
+  Seen* sees;            // … and which keys of it a query sees
   int64_t *from, *seen;  // a query sees the keys from the one up to the other; neither falls from one query to the next
 
-  Seen sees(int64_t row, int64_t first, int64_t n) const {
+  Seen sight(int64_t row, int64_t first, int64_t n) const {
     const int64_t end = least(n, seen[row] - first), begin = least(end, from[row] - first);
     return {begin > 0 ? begin : 0, end};
   }
 };
 
-template <DType T, int R>
-void step_rows(const Rows& a, int64_t row, const Head& h, int64_t first, int64_t n) {
-  double* const s = a.s;
-  score<T, R>(a.q + row * a.size, h.k, h.k_step, a.size, least(n, a.seen[row + R - 1] - first), s);
+// Adds the values of a block to those of R queries from `row` on, whose weights are in a.s + r * kBlock. What a query does
+// not see may be anything: it is not even multiplied by 0. Each query adds its keys in order: those before what all of them
+// see, then those that all see, then the others. mix(rows, r, fade, from, to) does so for keys [from, to) and `rows`
+// queries, the first of which is query r of them.
+template <int R, class Mix>
+TRITIUM_INLINE void mix_seen(const Seen* sees, const double* fades, const Mix& mix) {
   double fade[R];
-  Seen sees[R];
-  for (int r = 0; r < R; ++r) {
-    sees[r] = a.sees(row + r, first, n);
-    fade[r] = weigh(s + r * kBlock, sees[r], a.top[row + r], a.total[row + r]);
-  }
-  // What a query does not see may be anything: it is not even multiplied by 0. Each query adds its keys in order: those
-  // before what all of them see, then those that all see, then the others.
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) fade[r] = fades[r];
   const int64_t end = sees[0].end, begin = least(sees[R - 1].begin, end);
-  const auto alone = [&](int r, int64_t from, int64_t to) {
-    mix<T, 1>(s + r * kBlock + from, &fade[r], h.v + from * h.v_step, h.v_step, to - from, a.o + (row + r) * a.size, a.size);
-    fade[r] = 1;
-  };
   for (int r = 0; r < R; ++r) {
-    if (sees[r].begin < begin) alone(r, sees[r].begin, begin);
-  }
-  mix<T, R>(s + begin, fade, h.v + begin * h.v_step, h.v_step, end - begin, a.o + row * a.size, a.size);
-  for (int r = 1; r < R; ++r) {
+    if (sees[r].begin >= begin) continue;
+    mix(Count<1>(), r, &fade[r], sees[r].begin, begin);
     fade[r] = 1;
+  }
+  mix(Count<R>(), 0, fade, begin, end);
+  for (int r = 1; r < R; ++r) {
+    const double whole = 1;
     const int64_t from = sees[r].begin > end ? sees[r].begin : end;
-    if (sees[r].end > from) alone(r, from, sees[r].end);
+    if (sees[r].end > from) mix(Count<1>(), r, &whole, from, sees[r].end);
+  }
+}
+
+// Calls f(rows, row) for queries [row, end): as many at once as may be.
+template <class F>
+TRITIUM_INLINE void by_rows(int64_t row, int64_t end, const F& f) {
+  for (; row + kMostRows <= end; row += kMostRows) f(Count<kMostRows>(), row);
+  if (row + 2 <= end) {
+    f(Count<2>(), row);
+    row += 2;
+  }
+  if (row < end) f(Count<1>(), row);
+}
+
+// The queries that see any of n keys, the first of which is key `first`.
+Seen rows_that_see(const Rows& a, int64_t first, int64_t n) {
+  int64_t row = 0, end = a.count;
+  while (row < end && a.seen[row] <= first) ++row;
+  while (end > row && a.from[end - 1] >= first + n) --end;
+  return {row, end};
+}
+
+void weigh_rows(const Rows& a, int64_t row, int64_t end, int64_t first, int64_t n) {
+  for (; row < end; ++row) {
+    a.sees[row] = a.sight(row, first, n);
+    a.fade[row] = weigh(a.s + row * kBlock, a.sees[row], a.top[row], a.total[row]);
   }
 }
 
 // One block of n keys, the first of which is key `first`, for all queries that see any of it.
 template <DType T>
 void step_block(const Rows& a, const Head& h, int64_t first, int64_t n) {
-  int64_t row = 0, count = a.count;
-  while (row < count && a.seen[row] <= first) ++row;
-  while (count > row && a.from[count - 1] >= first + n) --count;
-  for (; row + kMostRows <= count; row += kMostRows) step_rows<T, kMostRows>(a, row, h, first, n);
-  if (row + 2 <= count) {
-    step_rows<T, 2>(a, row, h, first, n);
-    row += 2;
+  const Seen rows = rows_that_see(a, first, n);
+  by_rows(rows.begin, rows.end, [&](auto count, int64_t row) {
+    constexpr int R = decltype(count)::value;
+    double* const s = a.s + row * kBlock;
+    score<T, R>(a.q + row * a.size, h.k, h.k_step, a.size, least(n, a.seen[row + R - 1] - first), s);
+    weigh_rows(a, row, row + R, first, n);
+    mix_seen<R>(a.sees + row, a.fade + row, [&](auto some, int r, const double* fade, int64_t from, int64_t to) {
+      mix<T, decltype(some)::value>(s + r * kBlock + from, fade, h.v + from * h.v_step, h.v_step, to - from,
+                                    a.o + (row + r) * a.size, a.size);
+    });
+  });
+}
+
+// One stripe of values, W vectors from element d on.
+template <int W>
+void mix_stripe(const Rows& a, const Seen& rows, const double* stripe, int64_t d) {
+  by_rows(rows.begin, rows.end, [&](auto count, int64_t row) {
+    mix_seen<decltype(count)::value>(
+        a.sees + row, a.fade + row, [&](auto some, int r, const double* fade, int64_t from, int64_t to) {
+          mix_wide<decltype(some)::value, W>(a.s + (row + r) * kBlock + from, fade, stripe + from * W * kDeep, to - from,
+                                             a.o + (row + r) * a.size + d, a.size);
+        });
+  });
+}
+
+// The same as step_block for widened keys [key][size] and values. The bits too: a query's sums have the same order.
+void step_wide(const Rows& a, const double* keys, const Stripes& values, int64_t first, int64_t n) {
+  const Seen rows = rows_that_see(a, first, n);
+  const int64_t bytes = a.size * static_cast<int64_t>(sizeof(double));
+  for (int64_t j = 0; j < n; j += kNearKeys) {
+    by_rows(rows.begin, rows.end, [&](auto count, int64_t row) {
+      constexpr int R = decltype(count)::value;
+      const int64_t end = least(least(n, a.seen[row + R - 1] - first), j + kNearKeys);
+      if (end <= j) return;
+      const char* const near = reinterpret_cast<const char*>(keys + j * a.size);
+      score<DType::f64, R>(a.q + row * a.size, near, bytes, a.size, end - j, a.s + row * kBlock + j);
+    });
   }
-  if (row < count) step_rows<T, 1>(a, row, h, first, n);
+  weigh_rows(a, rows.begin, rows.end, first, n);
+  int64_t d = 0;
+  for (; d < values.whole; d += kStripe) mix_stripe<kStripeVectors>(a, rows, values.stripe(d), d);
+  for (; d < a.size; d += kDeep) mix_stripe<1>(a, rows, values.stripe(d), d);
 }
 
 // Some tokens of one sequence, with the heads of one kv head.
@@ -253,10 +410,10 @@ struct Task {
 struct Scratch {
   Rows rows;
   Found all;
-  double* wide;
+  double* wide;  // keys, values and a row of a block
 
   static int64_t size(int64_t rows, int64_t padded) {
-    return 3 * rows * padded + kMostRows * kBlock + 6 * whole(rows, 16) + 2 * kBlock * padded;
+    return 3 * rows * padded + rows * kBlock + 9 * whole(rows, 16) + (2 * kBlock + 1) * padded;
   }
   Scratch(double* memory, int64_t count, int64_t padded) {
     const auto next = [&memory](int64_t n) {
@@ -271,9 +428,11 @@ struct Scratch {
     rows.o = next(much);
     rows.top = next(few);
     rows.total = next(few);
-    rows.s = next(kMostRows * kBlock);
+    rows.fade = next(few);
+    rows.sees = reinterpret_cast<Seen*>(next(2 * few));
+    rows.s = next(count * kBlock);
     all = {next(much), next(few), next(few)};
-    wide = next(2 * kBlock * padded);
+    wide = next((2 * kBlock + 1) * padded);
   }
 };
 
@@ -298,6 +457,7 @@ struct Attention {
   Task task(int64_t i) const;
   void clear(const Task& t) const;
   void load(const Task& t, Rows& rows) const;
+  void widen(const Head& h, int64_t n, double* keys, const Stripes& values, double* row) const;
   void pass(const Task& t, const Rows& rows, double* wide, int64_t first, int64_t last) const;
   void put(const Task& t, const Found& found) const;
   void run(int64_t i, double* space) const;
@@ -332,42 +492,51 @@ void Attention::load(const Task& t, Rows& rows) const {
   }
 }
 
+// The keys of a block, widened, and its values.
+void Attention::widen(const Head& h, int64_t n, double* keys, const Stripes& values, double* row) const {
+  const int64_t item = item_size(k.dtype), four_bits = size / kKvBlock * kKvBytes4;  // bytes of a row
+  if (k.dtype != DType::u8 && size == padded && k.strides[3] == item && v.strides[3] == item) {  // whole vectors
+    deepen_rows(k.dtype, h.k, h.k_step, size, n, keys);
+    deepen_rows(v.dtype, h.v, h.v_step, size, n, values);
+    return;
+  }
+  const auto one = [&](const View& from, const char* at, double* to) {
+    if (from.dtype == DType::u8) {
+      kv_widen(at, from.strides[3], from.shape[3] == four_bits, to, size, padded);
+    } else {
+      deepen(from.dtype, at, from.strides[3], to, size, padded);
+    }
+  };
+  for (int64_t j = 0; j < n; ++j) {
+    one(k, h.k + j * h.k_step, keys + j * padded);
+    one(v, h.v + j * h.v_step, row);
+    for (int64_t d = 0; d < padded; d += kDeep) store(values.at(j, d), tritium::TRITIUM_ISA::load(row + d));
+  }
+}
+
 // The keys from `first` up to `last`, block by block.
 void Attention::pass(const Task& t, const Rows& rows, double* wide, int64_t first, int64_t last) const {
-  const int64_t item = item_size(k.dtype), row_bytes = padded * static_cast<int64_t>(sizeof(double));
-  const bool blocks_of_integers = k.dtype == DType::u8;
-  const int64_t four_bits = size / kKvBlock * kKvBytes4;  // bytes of a row
-  const bool lies = !blocks_of_integers && size == padded && k.strides[3] == item && v.strides[3] == item;  // whole vectors
-  const bool direct = lies && rows.count <= kDirectRows;
+  const int64_t item = item_size(k.dtype);
+  const bool direct = k.dtype != DType::u8 && size == padded && k.strides[3] == item && v.strides[3] == item &&
+                      rows.count <= kDirectRows;
   const int64_t slot = places[t.b].slot;
   const char* const keys = k.data + slot * k.strides[0] + t.g * k.strides[1];
   const char* const values = v.data + slot * v.strides[0] + t.g * v.strides[1];
+  const Stripes stripes(wide + kBlock * padded, padded);
   rows.clear(rows.count, padded);
   if (rows.from[0] > first) first += (rows.from[0] - first) / kBlock * kBlock;  // blocks that no query sees
   for (; first < last; first += kBlock) {
     const int64_t n = least(kBlock, last - first);
-    Head here{keys + first * k.strides[2], values + first * v.strides[2], k.strides[2], v.strides[2]};
+    const Head here{keys + first * k.strides[2], values + first * v.strides[2], k.strides[2], v.strides[2]};
     if (!direct) {
-      double* const wide_v = wide + kBlock * padded;
-      for (int64_t j = 0; blocks_of_integers && j < n; ++j) {
-        kv_widen(here.k + j * here.k_step, k.strides[3], k.shape[3] == four_bits, wide + j * padded, size, padded);
-        kv_widen(here.v + j * here.v_step, v.strides[3], v.shape[3] == four_bits, wide_v + j * padded, size, padded);
-      }
-      if (lies) {
-        deepen_rows(k.dtype, here.k, here.k_step, size, n, wide);
-        deepen_rows(v.dtype, here.v, here.v_step, size, n, wide_v);
-      }
-      for (int64_t j = 0; !blocks_of_integers && !lies && j < n; ++j) {
-        deepen(k.dtype, here.k + j * here.k_step, k.strides[3], wide + j * padded, size, padded);
-        deepen(v.dtype, here.v + j * here.v_step, v.strides[3], wide_v + j * padded, size, padded);
-      }
-      here = {reinterpret_cast<char*>(wide), reinterpret_cast<char*>(wide_v), row_bytes, row_bytes};
+      widen(here, n, wide, stripes, wide + 2 * kBlock * padded);
+      step_wide(rows, wide, stripes, first, n);
+      continue;
     }
-    switch (direct ? k.dtype : DType::f64) {
+    switch (k.dtype) {
       case DType::f16: step_block<DType::f16>(rows, here, first, n); break;
       case DType::bf16: step_block<DType::bf16>(rows, here, first, n); break;
-      case DType::f32: step_block<DType::f32>(rows, here, first, n); break;
-      default: step_block<DType::f64>(rows, here, first, n);
+      default: step_block<DType::f32>(rows, here, first, n);
     }
   }
 }

@@ -99,6 +99,30 @@ TRITIUM_INLINE Deep load_deep(const StoredAs<T>* from) {
   }
 }
 
+// Whether two vectors of them cost less together.
+#if defined(__aarch64__)
+template <DType T>
+constexpr bool kPairs = T == DType::f16 || T == DType::bf16;
+#else
+template <DType T>
+constexpr bool kPairs = false;
+#endif
+
+// The next kDeep too.
+template <DType T>
+TRITIUM_INLINE void load_deep_pair(const StoredAs<T>* from, Deep* to) {
+#if defined(__aarch64__)
+  if constexpr (kPairs<T>) {
+    const float32x4_t four = load_wide<T>(from);
+    to[0] = vcvt_f64_f32(vget_low_f32(four));
+    to[1] = vcvt_high_f64_f32(four);
+    return;
+  }
+#endif
+  to[0] = load_deep<T>(from);
+  to[1] = load_deep<T>(from + kDeep);
+}
+
 // a * b + c, rounded once where the instruction set can. Said outright, since a compiler that contracts products and sums
 // by itself may do so in one copy of a loop and not in another.
 TRITIUM_INLINE Wide fused(const Wide& a, const Wide& b, const Wide& c) {
@@ -144,6 +168,8 @@ TRITIUM_INLINE Wide add_neighbours(const Wide& a, const Wide& b) {
          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 #elif defined(__AVX2__)
   return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) + __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#elif defined(__aarch64__)
+  return vpaddq_f32(a, b);
 #else
   return __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
 #endif
@@ -154,6 +180,8 @@ TRITIUM_INLINE Deep add_neighbours(const Deep& a, const Deep& b) {
   return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) + __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
 #elif defined(__AVX2__)
   return __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
+#elif defined(__aarch64__)
+  return vpaddq_f64(a, b);
 #else
   return __builtin_shufflevector(a, b, 0, 2) + __builtin_shufflevector(a, b, 1, 3);
 #endif

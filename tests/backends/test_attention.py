@@ -286,7 +286,7 @@ def test_attention_without_places_is_of_the_last_tokens(isa: str) -> None:
 
 @every_isa
 @pytest.mark.parametrize("kind", FLOATS)
-@pytest.mark.parametrize(("heads", "shared", "size"), [(8, 2, 128), (3, 3, 64), (5, 1, 40), (2, 1, 16)])
+@pytest.mark.parametrize(("heads", "shared", "size"), [(8, 2, 128), (3, 3, 64), (5, 1, 40), (6, 2, 20), (2, 1, 9)])
 def test_a_query_has_the_same_bits_in_any_chunk_and_batch(
     isa: str, kind: str, heads: int, shared: int, size: int, threads: int
 ) -> None:

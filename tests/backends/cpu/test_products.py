@@ -245,13 +245,50 @@ def test_a_product_may_be_split_between_blocks(how: Found) -> None:
 @every_kernel
 def test_the_largest_sums_of_groups_are_exact(how: Found) -> None:
     low, high = how.t.values if how.t.is_packed else (-128, 127)
-    for group in (16, 64, 256, 512):
-        w = np.array([[low] * 1024, [high] * 1024, [low, high] * 512], np.int8)
-        x = np.tile(np.float32([[1], [-1]]), (20, 1024))
-        scale = np.full((3, 1024 // group), 65504, np.float16)
+    w = np.repeat(np.array([[low] * 1024, [high] * 1024, [low, high] * 512], np.int8), 16, axis=0)
+    x = np.tile(np.float32([[1], [-1]]), (20, 1024))
+    for group in (16, 64, 256, 384, 400, 512):
+        scale = np.full((48, -(-1024 // group)), 65504, np.float16)
+        columns = tt.tensor(np.ascontiguousarray(scale.T)).T
         for activations in ("token", "group"):
-            got = floats(how, tt.tensor(x), packed(w, how.t), scale, None, group, tt.empty((40, 3)), activations)
-            np.testing.assert_array_equal(got, expected(x, w, scale, None, group, activations))
+            want = expected(x, w, scale, None, group, activations)
+            for tokens in (slice(0, 40), slice(0, 1), slice(1, 2)):
+                out = tt.empty((len(x[tokens]), 48))
+                got = floats(how, tt.tensor(x[tokens]), packed(w, how.t), columns, None, group, out, activations)
+                np.testing.assert_array_equal(got, want[tokens])
+
+
+# Of the smallest and the largest that a type has, and of zeros, signs and what is not finite.
+EDGES = {np.float16: (6e-8, 5e-5, 0.02, 65504), np.float32: (1e-45, 3e-38, 0.02, 1e32)}
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_one_token_has_the_bits_of_the_reference_at_the_edges_of_scales(data: Any) -> None:
+    n, tiles, groups = (data.draw(st.sampled_from(c)) for c in ((64, 80, 150), (1, 3, 4, 8, 24, 25, 32), (1, 5, 9)))
+    group, half = 16 * tiles, data.draw(st.sampled_from((np.float16, np.float32)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 9999)))
+    k = group * groups - data.draw(st.sampled_from((0, 5, 15)))
+    scale = (
+        rng.choice(np.array(EDGES[half]), (n, groups))
+        * rng.uniform(0.5, 1, (n, groups))
+        * rng.choice([-1, 0, 1, 1], (n, groups))
+    )
+    if data.draw(st.booleans()):
+        scale[rng.integers(n), rng.integers(groups)] = data.draw(st.sampled_from((np.inf, -np.inf, np.nan)))
+    x = rng.standard_normal((1, k)).astype(np.float32) * np.float32(data.draw(st.sampled_from((1, 1e-9, 1e30))))
+    columns = tt.tensor(np.ascontiguousarray(scale.astype(half).T)).T
+    for how in SUMS:
+        low, high = how.t.values if how.t.is_packed else (-128, 127)
+        w = rng.integers(low, high + 1, (n, k)).astype(np.int8)
+        for activations in ("token", "group"):
+            if not takes(how, n, k, group):
+                continue
+            with np.errstate(all="ignore"):
+                want = expected(x, w, scale.astype(half), None, group, activations)
+            got = floats(how, tt.tensor(x), packed(w, how.t), columns, None, group, tt.empty((1, n)), activations)
+            np.testing.assert_array_equal(got, want, err_msg=f"{how.label} {how.t} {activations}")
+            assert np.array_equal(np.signbit(got), np.signbit(want)) or np.isnan(want).any()
 
 
 @every_kernel
