@@ -164,8 +164,9 @@ def usable(values: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     used: dict[str, float] = {}
     reasons = []
     for name, value in values.items():
+        one: dict[str, Any] = {name: value}
         try:
-            Sampler(**{name: value})
+            Sampler(**one)
         except ArgumentError as error:
             reasons.append(str(error))
         else:
