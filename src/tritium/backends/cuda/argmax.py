@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.gpu import current, gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 LEAST = 1024  # elements of a piece; longer ones are a multiple of it
@@ -89,3 +90,6 @@ def piece(size: int, rows: int, programs: int) -> int:
     blocks = triton.cdiv(size, LEAST)
     pieces = min(max(programs // rows, 1), blocks)
     return int(triton.cdiv(blocks, pieces)) * LEAST
+
+
+fix_cache_keys(globals())

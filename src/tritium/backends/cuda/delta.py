@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.gpu import gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 ELEMENTS = 4096  # of a state that a CTA keeps: what registers of four warps hold
@@ -95,3 +96,6 @@ def delta_rule(
         COLUMNS=together, num_warps=4, **gpu(v.device).starting,
     )  # fmt: skip
     return y
+
+
+fix_cache_keys(globals())

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.gpu import current, gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 TOGETHER = 8  # values and doubts of one launch
@@ -131,3 +132,6 @@ def _is_small(to: torch.Tensor, value: torch.Tensor) -> bool:
     """Return True if a copy is of few bytes that are contiguous on both sides."""
     alike = to.dtype is value.dtype and to.shape == value.shape and to.device == value.device
     return alike and value.nbytes <= SMALL and to.is_contiguous() and value.is_contiguous()
+
+
+fix_cache_keys(globals())

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from tritium.backends.cuda.keys import fix_cache_keys
+
 ROUND = tl.constexpr(12582912.0)  # 1.5 * 2**23: a small number that it is added to has no room for a fraction
 ROUND_BITS = tl.constexpr(0x4B400000)
 
@@ -423,3 +425,6 @@ def odd(x):
     back = near.to(tl.float64)
     bits = near.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
     return (bits | (back != x).to(tl.int32)).to(tl.float32, bitcast=True)
+
+
+fix_cache_keys(globals())

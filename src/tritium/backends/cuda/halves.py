@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.gpu import gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 ROWS, COLUMNS = 8, 256  # of weights, that a CTA takes together
@@ -70,3 +71,6 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, to: torc
         BIAS=bias is not None, num_warps=4, enable_fp_fusion=False, **gpu(x.device).starting,
     )  # fmt: skip
     return out.reshape(*lead, n)
+
+
+fix_cache_keys(globals())

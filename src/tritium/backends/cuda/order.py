@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from tritium.backends.cuda.keys import fix_cache_keys
+
 
 @triton.jit
 def let_next_start(EARLY: tl.constexpr):
@@ -46,3 +48,6 @@ def ask(x, n, MOST: tl.constexpr, EARLY: tl.constexpr):
             "prefetch.global.L2 [$1]; // $0", "=r,l", [(x + tl.minimum(o, n - 1)).to(tl.int64)], dtype=tl.int32,
             is_pure=False, pack=1,
         )  # fmt: skip
+
+
+fix_cache_keys(globals())

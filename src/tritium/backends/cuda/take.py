@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.gpu import current, gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 COLUMNS = 256  # words of a row that a CTA copies, at most
@@ -70,3 +71,6 @@ def _word(x: torch.Tensor, items: int) -> torch.dtype:
     """Return the widest integer dtype that divides rows of so many items at their addresses."""
     reach = items * x.element_size() | x.storage_offset() * x.element_size() | x.data_ptr() | max(_AS_WORDS)
     return _AS_WORDS[reach & -reach]
+
+
+fix_cache_keys(globals())

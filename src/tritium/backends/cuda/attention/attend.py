@@ -16,6 +16,7 @@ from tritium.backends.cuda.attention.cache import room
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.counts import counters
 from tritium.backends.cuda.gpu import gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.plain import fence
 from tritium.backends.cuda.order import begin
 
@@ -545,3 +546,6 @@ def _words(x: torch.Tensor, single: bool) -> torch.Tensor:
         return x if x.stride(-1) == 1 else x.contiguous()
     even = x.stride(-1) == 1 and x.data_ptr() % 4 == 0 and not any(s % 2 for s in x.stride()[:-1])
     return (x if even else x.contiguous()).view(torch.int32)
+
+
+fix_cache_keys(globals())

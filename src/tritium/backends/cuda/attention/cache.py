@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.gpu import gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 PLACE = 3  # slot, start and count of a sequence; what stands behind them in its row are its blocks
@@ -186,3 +187,6 @@ def outside(cache: torch.Tensor, places: torch.Tensor, tokens: int) -> torch.Ten
             COLUMNS=triton.next_power_of_2(max(columns - PLACE, 1)), num_warps=1, **gpu(places.device).starting,
         )  # fmt: skip
     return bad
+
+
+fix_cache_keys(globals())

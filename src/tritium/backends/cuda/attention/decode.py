@@ -18,6 +18,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from tritium.backends.cuda.attention.shares import Lines, block_of, company, everyone, offset_of, place, share_of
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.gemv import ask, barrier, may_start, wait_for_inputs
 
 KEYS = gl.constexpr(16)  # that a CTA takes together
@@ -552,3 +553,6 @@ def decode(
             x, keys, values, queries, lines, second, out, sums, counts, share, g, first, end, others, batch, x_strides, o_strides, ranges,
             PER, USED, PARTS, MOST, TOGETHER, TOKEN, BLOCK, SHARED,
         )  # fmt: skip
+
+
+fix_cache_keys(globals())

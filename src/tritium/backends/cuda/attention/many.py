@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 
 from tritium.backends.cuda.attention import decode as one
 from tritium.backends.cuda.attention.shares import block_of, company, everyone, offset_of, share_of
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.gemv import barrier, may_start, wait_for_inputs
 
 LEAST = 256  # keys of a share, of which others get none: to join shares takes as long as to attend to some hundred keys
@@ -450,3 +451,6 @@ def decode_many(
                 x, keys, values, queries, lines, second, out, sums, counts, share, g, first, end, others, batch, x_strides, o_strides, ranges,
                 PER, USED, PARTS, MOST, JOINED, TOKEN, BLOCK, True,
             )  # fmt: skip
+
+
+fix_cache_keys(globals())

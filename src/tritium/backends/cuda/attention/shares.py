@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from tritium.backends.cuda.keys import fix_cache_keys
+
 TRIES = gl.constexpr(4)  # sizes of a share that are tried, from the least that may do to the one that always does
 
 
@@ -216,3 +218,6 @@ def offset_of(lines, block, stride, key, TOKEN: gl.constexpr, BLOCK: gl.constexp
     else:
         within = key
     return block.to(gl.int64) * stride + within.to(gl.int64) * TOKEN
+
+
+fix_cache_keys(globals())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.grouped import BLOCK, group_sums, in_order, sum_blocks
 from tritium.backends.cuda.linear.plain import MASK, MASKED, dot4, grouped_sums, multiply_steps
 from tritium.backends.cuda.order import begin
@@ -303,3 +304,6 @@ def multiply_tiles_of_any_group(
         if not BY:
             y = y * tl.load(token_scale + token)[None, :]
         _store(y, out, pair, there, rn, N)
+
+
+fix_cache_keys(globals())

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.gpu import current, gpu
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 LOWEST = tl.constexpr(-(2**63))
@@ -101,3 +102,6 @@ def along(x: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.T
             **gpu(x.device).starting,
         )  # fmt: skip
     return out, outside
+
+
+fix_cache_keys(globals())

@@ -11,6 +11,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.gemv import may_start, wait_for_inputs
 
 
@@ -173,3 +174,6 @@ def fragments(
         rows = gl.program_id(0) * WIDE + gl.arange(0, WIDE, layout=gl.SliceLayout(1, r.type.layout))
         m = _token(first + 8 * t, to)
         _store(r, m, rows, to, totals[t], of_tokens[t], scale, bias, out, M, N, ROWS, BIAS)
+
+
+fix_cache_keys(globals())

@@ -12,6 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from tritium.backends.cuda.functions import ROUND
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.plain import MASKED
 from tritium.backends.cuda.linear.quantise import INFINITE, MOST, SMALLEST
 
@@ -309,3 +310,6 @@ def gemv(
                 c0 = _signed(ws[i], a[0], c0)
         r = gl.sum(c0 + (c1 >> 2) + (c2 >> 4) + (c3 >> 6), 1)
         _store(r, summed if CODES else 0, of_token, by, added, out + m * N, rn, N, BIAS)
+
+
+fix_cache_keys(globals())

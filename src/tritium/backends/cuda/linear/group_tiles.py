@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.gemv import barrier, may_start, wait_for_inputs
 from tritium.backends.cuda.linear.wgmma import leave, load, place_of, store_results, sums_at, threads
 
@@ -400,3 +401,6 @@ def group_tiles(
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip
+
+
+fix_cache_keys(globals())

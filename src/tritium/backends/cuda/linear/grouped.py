@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.plain import MASK, add_bias, dot4, fence, tile_places, times
 from tritium.backends.cuda.order import begin, let_next_start, wait
 
@@ -254,3 +255,6 @@ def gemm(
                 y = y + tl.load(partial + b * (BN * BM) + place, cache_modifier=".cg")
             tl.store(counts + tile, 0)
             _finish(y, rn, rm, near_m, token_scale, bias, out, M, N, BIAS, BY)
+
+
+fix_cache_keys(globals())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 MASK = tl.constexpr(0x03030303)
@@ -263,3 +264,6 @@ def grouped(
     y = add_bias(y, bias, rn, rm, M, N, BIAS)
     place = out + rm[:, None].to(tl.int64) * N + rn[None, :]
     tl.store(place, tl.trans(y.to(out.dtype.element_ty)), mask=(rm < M)[:, None] & (rn < N)[None, :])
+
+
+fix_cache_keys(globals())

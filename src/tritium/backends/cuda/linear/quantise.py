@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.functions import nearest
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import ask, begin, let_next_start, wait
 
 INFINITE = tl.constexpr(
@@ -154,3 +155,6 @@ def sums(
         if COPY:
             tl.store(padded + _place(row, column, KP, TILED), v, mask=column < KP)
     tl.store(total + row, added)
+
+
+fix_cache_keys(globals())

@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.gemv import barrier, may_start, wait_for_inputs
 from tritium.backends.cuda.linear.plain import FIELD
 
@@ -616,3 +617,6 @@ def wgmma(
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip
+
+
+fix_cache_keys(globals())

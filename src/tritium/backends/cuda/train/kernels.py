@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tritium.backends.cuda.functions import nearest
+from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.plain import fence
 from tritium.backends.cuda.order import begin
 
@@ -298,3 +299,6 @@ def gradient_bytes(
         places = turned + rn[:, None].to(tl.int64) * MP + rm[None, :]
         tl.store(places, tl.trans(near.to(tl.int8)), mask=(rn < N)[:, None] & (rm < MP)[None, :])
         tl.store(turned_scale + rn, size, mask=(rn < N) & (tl.program_id(0) == 0))
+
+
+fix_cache_keys(globals())
