@@ -55,7 +55,7 @@ def shrink_embedding(source: Path, target: Path) -> None:
         pieces.append(Piece(name, tensor.shape, kind, data.nbytes, lambda data=data: [data]))
     metadata = {key: value.raw for key, value in file.metadata.values_by_key.items()}
     metadata |= {"general.name": gguf.string(NAME), "general.license": gguf.string("apache-2.0")}
-    metadata |= recommended.to_gguf(SAMPLING)
+    metadata |= recommended.to_gguf(SAMPLING)[0]
     with target.open("wb") as out:
         gguf.write(out, metadata, pieces)
 

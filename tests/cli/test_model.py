@@ -126,6 +126,9 @@ def test_a_chat_samples_as_the_model_file_recommends(template: str, tmp_path: Pa
     found = run(*options, input="Hello\n")
     assert "[sampling as the model file recommends: temperature 0.9, top_k 5]" in found.stderr
     assert "top_p must be from 0 to 1" in found.stderr
+    assert "[sampling" not in run(*options, "-t", "0", input="Hello\n").stderr
+    wrong = run(*options, "--min-p", "2", input="")
+    assert "min_p must be from 0 to 1" in str(wrong.exception)
     assert found.stdout == run(*options, "-t", "0.9", "--top-k", "5", input="Hello\n").stdout
     assert found.stdout != run(*options, "-t", "0", input="Hello\n").stdout
 

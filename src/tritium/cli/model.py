@@ -89,7 +89,7 @@ def options_of_sampling(command: Command) -> Command:
     """Add the options of sampling."""
     for option in reversed((
         click.option("-n", "--max-tokens", type=click.IntRange(1), help="Most tokens to generate."),
-        click.option("-t", "--temperature", type=float, default=0.0, show_default=True, help="Sampling temperature; 0 is greedy."),
+        click.option("-t", "--temperature", type=float, default=0.0, help="Sampling temperature; 0, the default, is greedy."),
         click.option("--top-k", type=int, default=0, help="Sample from the k most likely tokens; 0: all."),
         click.option("--top-p", type=float, default=1.0, help="Nucleus sampling: keep the smallest set with total probability P."),
         click.option("--min-p", type=float, default=0.0, help="Drop tokens below this share of the top probability."),
@@ -294,23 +294,26 @@ def as_record(g: Generation, model: Model, prompt: str | list[int]) -> dict[str,
     return record | {"prompt_tokens": g.prompt_tokens, "reused": g.reused, "seed": g.seed} | times
 
 
-def recommended(tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the sampling that the model file recommends, without what the command line says; tell what it is."""
-    from tritium.models.sampling import usable
+def with_recommended(sampling: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return options of sampling with what the model file recommends where the command line says nothing; tell what it is."""
+    from tritium.models.sampling import Sampler, usable
 
-    context = click.get_current_context()
+    source = click.get_current_context().get_parameter_source
     used, reasons = usable(tokenizer.sampling)
-    for reason in reasons:
-        echo(f"[not followed, of what the model file recommends: {reason}]", err=True)
-    used = {
-        name: value
-        for name, value in used.items()
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE
-    }
-    if used:
-        values = ", ".join(f"{name} {value:g}" for name, value in used.items())
+    for reason in (*tokenizer.warnings, *reasons):
+        echo(f"[{reason}]", err=True)
+    sampling |= {name: value for name, value in used.items() if source(name) is not ParameterSource.COMMANDLINE}
+    names = [name for name in used if sampling[name] == used[name]]
+    names = [
+        n for n in names if sampling["temperature"] or n.startswith("repetition")
+    ]  # the others matter where tokens are drawn
+    if names:
+        values = ", ".join(f"{name} {used[name]:g}" for name in names)
         echo(f"[sampling as the model file recommends: {values}]", err=True)
-    return used
+    Sampler(
+        **{name: value for name, value in sampling.items() if name in Sampler.__dataclass_fields__}
+    )  # refuses before it asks
+    return sampling
 
 
 @click.command()
@@ -334,7 +337,7 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
 
     model_options, sampling = split(options, *MODEL, "context")
     loaded = opened(model, **model_options)
-    sampling |= recommended(loaded.tokenizer)
+    sampling = with_recommended(sampling, loaded.tokenizer)
     form = read_text(template) if template else loaded.tokenizer.chat_template
     start = [{"role": "system", "content": system}] if system else []
     messages = list(start)

@@ -257,11 +257,11 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
     metadata |= names.config_to_gguf(model.config, arch)
     keys, warnings = tokenizer.to_gguf(model.folder, model.config)
     pooled, lost = pooling.to_gguf(model.folder, arch.gguf)
-    side = "generation_config.json"
-    has_side = (model.folder / side).is_file()
-    sampling, odd = recommended.from_config(read_json(contained(model.folder, side)) if has_side else {})
-    work.warnings += warnings + lost + odd
-    return arch, metadata | keys | pooled | recommended.to_gguf(sampling)
+    has_side = (model.folder / recommended.FILE).is_file()
+    sampling, odd = recommended.from_config(read_json(contained(model.folder, recommended.FILE)) if has_side else {})
+    sampled, unwritten = recommended.to_gguf(sampling)
+    work.warnings += warnings + lost + odd + unwritten
+    return arch, metadata | keys | pooled | sampled
 
 
 def _write_safetensors(
@@ -300,9 +300,9 @@ def _side_files(path: Path, model: ModelFile, config: dict[str, Any], work: _Wor
         tokenizer_files, warnings = tokenizer.from_gguf(model.metadata)
         work.warnings += warnings
         sampling, odd = recommended.from_gguf(model.metadata)
-        work.warnings += odd
-        files |= tokenizer_files | pooling.from_gguf(model.metadata, config.get("hidden_size"))
-        files |= recommended.to_config(sampling)
+        sampled, unwritten = recommended.to_config(sampling)
+        work.warnings += odd + unwritten
+        files |= tokenizer_files | pooling.from_gguf(model.metadata, config.get("hidden_size")) | sampled
         if not model.arch:
             work.warnings.append("this architecture has no configuration here; all keys are kept in gguf_metadata.json")
         if warnings or not model.arch or not tokenizer_files:

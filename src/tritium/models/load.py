@@ -30,6 +30,7 @@ from tritium.escape import visible
 from tritium.families import BY_TYPE
 from tritium.families.config import Config
 from tritium.io import Entry, ModelFile, gguf
+from tritium.io.model import recommended
 from tritium.io.model.names import config_from_gguf
 from tritium.io.reader import fault, forget, read_start
 from tritium.io.stream import Progress
@@ -406,7 +407,8 @@ def text_files(model_file: ModelFile) -> dict[str, bytes]:
 
 def _tokenizer_files(model_file: ModelFile) -> dict[str, bytes]:
     if model_file.gguf is not None:
-        values = {k: v.raw for k, v in model_file.gguf.metadata.values_by_key.items() if k.startswith("tokenizer.")}
+        prefixes = "tokenizer.", recommended.PREFIX
+        values = {k: v.raw for k, v in model_file.gguf.metadata.values_by_key.items() if k.startswith(prefixes)}
         file = BytesIO()
         gguf.write(file, values, [])
         return {TOKENIZER: file.getvalue()}

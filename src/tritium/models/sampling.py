@@ -168,7 +168,7 @@ def usable(values: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
         try:
             Sampler(**one)
         except ArgumentError as error:
-            reasons.append(str(error))
+            reasons.append(f"not used, of what the model file recommends: {error}")
         else:
             used[name] = value
     return used, reasons

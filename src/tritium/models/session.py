@@ -269,11 +269,17 @@ class Session:
     def _make_blocks(self, mixers: Sequence[d.Attention | DeltaNet], kv: Any, pool: int | None) -> Blocks | None:
         """Return the blocks of a paged cache for so many tokens of all slots; None where caches have a slot for each sequence."""
         attention = [m for m in mixers if not isinstance(m, DeltaNet)]
-        if not self.device.backend.pages_caches or self._divided or not attention or isinstance(kv, tuple):
+        if pool is not None and (isinstance(pool, bool) or not isinstance(pool, int) or pool < 1):
+            raise ArgumentError(f"Session: pool must be a whole number of tokens, at least 1, given {pool!r}.")
+        reasons = {
+            f"{self.device} has none": not self.device.backend.pages_caches, "the model is divided over processes": self._divided,
+            "the model has no attention": not attention, "keys and values are integers": isinstance(kv, tuple),
+        }  # fmt: skip
+        if any(reasons.values()):
             if pool is not None:
+                reason = next(text for text, holds in reasons.items() if holds)
                 raise ArgumentError(
-                    f"Session: pool={pool} is for caches in blocks, which CUDA has in one process; on {self.device} a slot takes "
-                    f"memory as it is written: leave it out."
+                    f"Session: pool={pool} is for caches in blocks, and {reason}: each slot takes memory as it is written. Leave it out."
                 )
             return None
         limit = blocks_for(self.capacity)
@@ -282,9 +288,9 @@ class Session:
             bytes_of_block = BLOCK * sum(2 * m.kv_heads * m.head_dim for m in attention) * dt.dtype(kv).nbytes
             used, there = self.device.backend.memory() or (0, 2 * most * bytes_of_block)
             return Blocks(self.slots, self.capacity, max(min(most, (there - used) * 3 // 4 // bytes_of_block), limit))
-        if isinstance(pool, bool) or not isinstance(pool, int) or pool < 1:
-            raise ArgumentError(f"Session: pool must be a number of tokens, given {pool!r}.")
-        return Blocks(self.slots, self.capacity, min(blocks_for(pool), most))
+        count = min(blocks_for(pool), most)
+        self.capacity = min(self.capacity, count * BLOCK)  # a sequence has no more room than all have
+        return Blocks(self.slots, self.capacity, count)
 
     @property
     def pool(self) -> int:

@@ -390,7 +390,7 @@ class Scheduler:
         """Return True if the KV cache holds all that a request may take, beside those that run: none of them then fails for want of it."""
         requests, grain = [*(run.ticket.request for run in self._runs.values()), request], self.session.grain
         ends = [min(len(r.prompt) + r.max_tokens, self.session.capacity) for r in requests]
-        return len(ends) == 1 or sum(-(-end // grain) * grain for end in ends) <= self.session.pool
+        return sum(-(-end // grain) * grain for end in ends) <= self.session.pool
 
     def _start(self, ticket: Ticket) -> _Run:
         r = ticket.request

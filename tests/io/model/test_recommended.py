@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given, strategies as st
 import tritium as tt
 from tritium.io import gguf
 from tritium.io.model import recommended
+from tritium.io.stream import Piece
 from tritium.models.load import shipped
 from tritium.models.sampling import usable
 
@@ -66,10 +68,55 @@ def test_a_generation_config_is_read_as_transformers_does(config: dict[str, Any]
     )
 )  # fmt: skip
 def test_both_kinds_of_file_say_the_same(values: dict[str, float]) -> None:
-    written = recommended.to_gguf(values)
+    written, _ = recommended.to_gguf(values)
     read, _ = recommended.from_gguf(metadata(**{k.removeprefix(recommended.PREFIX): v for k, v in written.items()}))
     assert read == pytest.approx(values, rel=1e-6)
-    assert recommended.from_config(recommended.to_config(read)["generation_config.json"]) == (read, [])
+    assert recommended.from_config(recommended.to_config(read)[0]["generation_config.json"]) == (read, [])
+
+
+def test_keys_of_gguf_mean_what_llama_cpp_means() -> None:
+    number = gguf.number
+    assert recommended.from_gguf(metadata(top_p=number("f32", 0.9))) == ({"top_p": 0.9, "temperature": 0.8}, [])
+    everything = metadata(penalty_last_n=number("i32", -1), penalty_repeat=number("f32", 1.5))
+    assert recommended.from_gguf(everything) == ({"repetition_window": 0, "repetition_penalty": 1.5}, [])
+    assert recommended.to_gguf({"repetition_window": 0})[0] == {
+        recommended.PREFIX + "penalty_last_n": number("i32", -1)
+    }
+    nothing = metadata(penalty_last_n=number("i32", 0), penalty_repeat=number("f32", 1.5))
+    assert recommended.from_gguf(nothing) == ({}, [])
+    assert recommended.from_gguf(metadata(temp=number("f32", 1), top_k=number("f32", 40)))[0] == {
+        "temperature": 1,
+        "top_k": 40,
+    }
+
+
+@pytest.mark.parametrize("value", [10**400, float("nan"), 1e300, "0.7", [1], True, {"a": 1}])
+def test_odd_values_of_a_generation_config_are_warnings(value: Any) -> None:
+    values, warnings = recommended.from_config({"do_sample": True, "temperature": 0.5, "top_k": value})
+    assert values == {"temperature": 0.5}
+    assert len(warnings) == 1
+    assert "top_k" in warnings[0]
+    assert recommended.from_config({"do_sample": "yes"})[1]
+
+
+def test_what_a_kind_of_file_has_no_place_for_is_a_warning() -> None:
+    assert "typical_p" in recommended.to_gguf({"typical_p": 0.9})[1][0]
+    assert "repetition_window" in recommended.to_config({"repetition_window": 9})[1][0]
+
+
+def test_a_prepacked_file_keeps_what_is_recommended(tmp_path: Path) -> None:
+    parsed = gguf.parse(shipped("kjv-draft").read_bytes())
+    keys = {key: value.raw for key, value in parsed.metadata.values_by_key.items()}
+    pieces = [
+        Piece(n, t.shape, t.type.name, len(parsed.data(n)), partial(list, [parsed.data(n)]))
+        for n, t in parsed.tensors.items()
+    ]
+    with (tmp_path / "a.gguf").open("wb") as file:
+        gguf.write(file, keys | recommended.to_gguf({"temperature": 0.5})[0], pieces)
+    model = tt.load(tmp_path / "a.gguf")
+    assert model.tokenizer.sampling == {"temperature": 0.5}
+    model.save(tmp_path / "a.tritium")
+    assert tt.load(tmp_path / "a.tritium").tokenizer.sampling == {"temperature": 0.5}
 
 
 def test_values_out_of_range_are_not_used() -> None:

@@ -79,7 +79,7 @@ def test_spare_slots_are_emptied_before_a_session_is_full(paging: None) -> None:
     session = tt.load(device="torch").session(slots=3, context=256, pool=4 * BLOCK)
     session.extend(0, [1] * (2 * BLOCK))
     session.extend(1, [2] * BLOCK)
-    with pytest.raises(OutOfMemoryError, match="2 more blocks of 64 tokens are needed, and 1 of 4 are free"):
+    with pytest.raises(OutOfMemoryError, match="of blocks of 64 tokens 2 more are needed, and 1 of 4 are free"):
         session.extend(2, [3] * (BLOCK + 1))
     assert [len(session.tokens(slot)) for slot in range(3)] == [2 * BLOCK, BLOCK, 0]
     for slot in (1, 0):
@@ -97,11 +97,24 @@ def test_spare_slots_are_emptied_before_a_session_is_full(paging: None) -> None:
 
 
 def test_a_pool_has_an_error_where_it_is_wrong(paging: None) -> None:
-    with pytest.raises(ArgumentError, match=r"pool=100 is for caches in blocks.*cpu.*leave it out"):
+    with pytest.raises(ArgumentError, match=r"pool=100 is for caches in blocks, and cpu has none.*Leave it out"):
         tt.load().session(pool=100)
-    with pytest.raises(ArgumentError, match="pool must be a number of tokens, given 0"):
+    with pytest.raises(ArgumentError, match="pool must be a whole number of tokens, at least 1, given 0"):
         tt.load(device="torch").session(pool=0)
     assert tt.load(device="torch").session(slots=2, context=100).pool == 4 * BLOCK
+    with pytest.raises(ArgumentError, match="keys and values are integers"):
+        tt.load(device="torch", kv="int8").session(pool=128)
+
+
+def test_a_sequence_has_the_room_of_the_pool(paging: None) -> None:
+    session = tt.load(device="torch").session(slots=2, context=256, pool=100)
+    assert (session.pool, session.capacity) == (2 * BLOCK, 2 * BLOCK)
+    model = tt.load(device="torch")
+    with Scheduler(model.session(slots=2, context=256, pool=BLOCK), model.tokenizer) as scheduler:
+        asked = Request(tuple(model.tokenizer.encode("And God said")), max_tokens=200)
+        events = list(scheduler.submit_all([asked])[0])
+    assert events[-1].finish == "context"
+    assert len("".join(event.text for event in events)) > BLOCK // 2
 
 
 def test_requests_wait_for_room_and_end_well(paging: None) -> None:

@@ -61,7 +61,7 @@ class Blocks:
             return
         if missing > self.free:
             raise OutOfMemoryError(
-                f"The KV cache is full: {missing} more blocks of {BLOCK} tokens are needed, and {self.free} of {self.count} are free. "
+                f"The KV cache is full: of blocks of {BLOCK} tokens {missing} more are needed, and {self.free} of {self.count} are free. "
                 f"End or truncate other sequences, or make a session with a larger pool (now pool={self.count * BLOCK} tokens)."
             )
         for slot, end in ends.items():

@@ -48,6 +48,8 @@ class Tokenizer(Protocol):
     def suffix(self) -> tuple[int, ...]: ...
     @property
     def sampling(self) -> Mapping[str, float]: ...
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
     def decode(self, ids: Iterable[int]) -> str: ...
     def bytes_of(self, token: int) -> bytes: ...
@@ -100,6 +102,10 @@ class _Known(ABC):
     @property
     def sampling(self) -> Mapping[str, float]:
         return self.facts.sampling
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.facts.warnings
 
     @property
     @abstractmethod
