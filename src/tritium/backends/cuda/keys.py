@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from triton.runtime.jit import JITFunction
-
 
 def fix_cache_keys(names: Mapping[str, Any]) -> None:
     """Compute the keys of the kernels of a module in the order of their definitions, once those of what it imports are known.
@@ -18,5 +16,5 @@ def fix_cache_keys(names: Mapping[str, Any]) -> None:
     launches kernels in another order would not find them in the cache and would compile them again.
     """
     for value in names.values():
-        if isinstance(value, JITFunction):
+        if isinstance(getattr(type(value), "cache_key", None), property):  # a kernel that is compiled, not interpreted
             value.cache_key  # noqa: B018
