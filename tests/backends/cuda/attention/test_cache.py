@@ -30,6 +30,17 @@ def test_all_of_this_where_triton_is(mode: str) -> None:
 kernels = kernels_of("attention.cache")
 
 
+def drawn_writes(
+    rng: np.random.Generator, slots: int, capacity: int, batch: int, tokens: int
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """Return a cache, values, random places inside it, and what the reference writes there."""
+    cache = rng.standard_normal((slots, 2, capacity, 5)).astype(np.float16)
+    values = rng.standard_normal((batch, tokens, 2, 5)).astype(np.float32)
+    columns = [rng.integers(0, n, batch) for n in (slots, capacity - tokens + 1, tokens + 1)]
+    places = np.stack(columns, 1).astype(np.int32)
+    return cache, values, places, by_reference(update_cache, np.empty_like(cache), cache, values, places)
+
+
 @runs
 def test_half_of_a_cache_takes_some_heads_of_larger_values() -> None:
     rng = np.random.default_rng(8)
@@ -60,11 +71,7 @@ def test_both_halves_of_a_cache_are_written_at_once() -> None:
 @given(batch=st.integers(1, 4), tokens=st.integers(1, 4), seed=st.integers(0, 2**32))
 def test_the_last_of_several_sequences_is_written(batch: int, tokens: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    cache = rng.standard_normal((2, 2, 9, 5)).astype(np.float16)
-    values = rng.standard_normal((batch, tokens, 2, 5)).astype(np.float32)
-    columns = [rng.integers(0, n, batch) for n in (2, 9 - tokens + 1, tokens + 1)]
-    places = np.stack(columns, 1).astype(np.int32)
-    want = by_reference(update_cache, np.empty_like(cache), cache, values, places)
+    cache, values, places, want = drawn_writes(rng, 2, 9, batch, tokens)
     got = there(cache)
     kernels().write(got, there(values), there(places))
     np.testing.assert_array_equal(got.cpu().numpy(), want)
@@ -84,11 +91,7 @@ def test_sequences_outside_are_found_and_write_nothing() -> None:
 @given(batch=st.integers(1, 4), tokens=st.integers(1, 4), block=st.sampled_from([1, 2, 4]), seed=st.integers(0, 2**32))
 def test_blocks_are_written_as_slots_are(batch: int, tokens: int, block: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    cache = rng.standard_normal((3, 2, 8, 5)).astype(np.float16)
-    values = rng.standard_normal((batch, tokens, 2, 5)).astype(np.float32)
-    columns = [rng.integers(0, n, batch) for n in (3, 8 - tokens + 1, tokens + 1)]
-    places = np.stack(columns, 1).astype(np.int32)
-    want = by_reference(update_cache, np.empty_like(cache), cache, values, places)
+    cache, values, places, want = drawn_writes(rng, 3, 8, batch, tokens)
     pool, rows = paged(there(cache), places, block, rng)
     assert not kernels().outside(pool, there(rows), tokens).any()
     kernels().write(pool, there(values), there(rows))
