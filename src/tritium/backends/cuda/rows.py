@@ -144,7 +144,7 @@ def _gated_delta_rule(space: Space) -> Fn:
 
 def _linear(space: Space, otherwise: Fn) -> Fn:
     def maker(out: Spec) -> Fn:
-        module, to, library = _module("halves"), space.twin(out.dtype), otherwise(out)
+        module, to, library = _module("head.halves"), space.twin(out.dtype), otherwise(out)
 
         def run(x: Value, w: Value, bias: Value | None) -> Value:
             result: Value = module.linear(x, w, bias, to) if module.takes(x, w) else library(x, w, bias)
@@ -209,7 +209,7 @@ def _accepts_argmax(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout 
 
 
 def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
-    argmax = _module("argmax").argmax
+    argmax = _module("head.argmax").argmax
     return lambda x: argmax(x.reshape(-1) if axis is None else x).view(out.shape)
 
 
