@@ -155,6 +155,23 @@ def _linear(space: Space, otherwise: Fn) -> Fn:
     return maker
 
 
+def _accepts_bounded(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Return True if a head of half floats and its int8 copy are contiguous, and their rows fit a CTA."""
+    table, copy = specs[1:3]
+    whole = all(layout is None or layout.is_contiguous for layout in layouts[1:])
+    kinds = table.dtype in (dt.f16, dt.bf16) and copy.dtype is dt.i8
+    return kinds and whole and table.shape[1] <= _module("head.certified").LONGEST
+
+
+def _bounded(out: tuple[Spec, ...], multiplier: float) -> Fn:
+    module = _module("head.certified")
+
+    def run(x: Value, table: Value, *copy: Value) -> Any:
+        return module.largest(x, table, module.Copy(*copy), multiplier)
+
+    return run
+
+
 # ---- rows of a table
 
 
@@ -368,6 +385,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     table[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *table[ops.take]]
     table[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *table[ops.gather]]
     table[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *table[ops.argmax]]
+    table[ops.bounded_argmax] = [Kernel("triton", _bounded, _accepts_bounded)]
     table[ops.topk] = [Kernel("triton", _topk, _accepts_topk), *table[ops.topk]]
     table[ops.sort] = [Kernel("triton", _sort, _accepts_sort), *table[ops.sort]]
     table[ops.take_along_axis] = [Kernel("triton", _along(space), _accepts_along), *table[ops.take_along_axis]]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -27,11 +26,9 @@ from tritium.backends.cuda.head.halves import COLUMNS, ROWS, row_sums
 from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.plain import times
 from tritium.backends.cuda.order import begin
+from tritium.backends.reference import certified as reference
 
-UNIT = 2.0**-24  # of f32
-MORE = 1 + 2.0**-18  # a factor that makes a number no less than it is, however it was rounded
-LEAST, MOST = 2.0**-20, tl.constexpr(2.0**126)  # length of a token, and size of a logit; beyond, nothing is bounded
-SMALLEST = tl.constexpr(2.0**-60)  # the largest of a vector, at least: it is divided by
+MOST, SMALLEST = tl.constexpr(reference.MOST), tl.constexpr(float(reference.SMALLEST))
 INFINITE = tl.constexpr(0x7F800000)  # the bits of infinity
 NONE = tl.constexpr(-(2**63))  # below every key
 LONGEST = 1 << 14  # columns that a CTA of `split_kernel` holds
@@ -51,7 +48,9 @@ class Tile(NamedTuple):
 
 def tile_of(tokens: int) -> Tile:
     """Return the tile for so many tokens."""
-    return Tile(128, 128, 4, 5) if tokens <= 16 else Tile(128, 128, 8, 4)
+    if tokens <= 8:
+        return Tile(128, 128, 8, 5)
+    return Tile(64, 128, 4, 6) if tokens <= 16 else Tile(128, 128, 8, 4)
 
 
 @triton.jit
@@ -199,25 +198,6 @@ def places_kernel(best, index, value, TOKENS, BLOCK: tl.constexpr, EARLY: tl.con
     tl.store(value + t, value_of(key), mask=t < TOKENS)
 
 
-def takes(x: torch.Tensor, table: torch.Tensor) -> bool:
-    """Return True if a head is of half floats, and rows are not too long for one CTA."""
-    halves = table.dtype in (torch.float16, torch.bfloat16) and table.is_contiguous()
-    return halves and x.numel() > 0 and table.numel() > 0 and table.shape[1] <= LONGEST
-
-
-def _upward(number: float) -> float:
-    """Return an f32 that is no less."""
-    return float(np.nextafter(np.float32(number), np.float32(np.inf)))
-
-
-def _factors(k: int, multiplier: float) -> tuple[float, ...]:
-    """Return the constants of `split_kernel`: the least length, and what lengths are multiplied by."""
-    m, g = abs(float(np.float32(multiplier))), k * UNIT / (1 - k * UNIT)
-    least = _upward(LEAST / min(1.0, m)) if m else float("inf")
-    near, far = m * MORE * (1 + g + 4 * UNIT), m * MORE * (g + 4 * UNIT)
-    return (least, *map(_upward, (near, far, m * MORE, m * MORE * 16 * UNIT, (1 + g) * max(1.0, m) * MORE)))
-
-
 class Copy(NamedTuple):
     """An int8 copy of a table [v, k]: a scale for each row, what the row lost and its length, no less than they are."""
 
@@ -276,7 +256,7 @@ def bound(x: torch.Tensor, copy: Copy, multiplier: float) -> Bounds:
         *(torch.empty(n, dtype=t, device=place) for t in (torch.int32, torch.int64, torch.int32)),
     )  # fmt: skip
     split_kernel[(n,)](
-        x, q, scales, factors, bounds.low, bounds.best, bounds.rows, n, k, *_factors(k, multiplier),
+        x, q, scales, factors, bounds.low, bounds.best, bounds.rows, n, k, *reference.factors(k, multiplier),
         BLOCK=triton.next_power_of_2(k), num_warps=8, enable_fp_fusion=False, **device.starting,
     )  # fmt: skip
     bounds_kernel[(blocks,)](
