@@ -22,8 +22,8 @@ ON_HOST: dict[Op, str] = {
     ops.distinct: "distinct elements are found by NumPy on the host",
     ops.update_quantized_cache: _QUANTIZED,
     ops.quantized_attention: _QUANTIZED,
-    ops.bounded_argmax: _WHOLE_HEAD,
 }
-MLX: dict[Op, str] = {ops.nonzero: _BY_VALUES, ops.masked: _BY_VALUES, **ON_HOST}
+HEAD: dict[Op, str] = {ops.bounded_argmax: _WHOLE_HEAD}
+MLX: dict[Op, str] = {ops.nonzero: _BY_VALUES, ops.masked: _BY_VALUES, **HEAD, **ON_HOST}
 TORCH: dict[Op, str] = {ops.fused: "torch computes with u16, u32 and u64 one row at a time"}
-GPU: dict[Op, str] = TORCH | ON_HOST
+GPU: dict[Op, str] = TORCH | ON_HOST | HEAD
