@@ -180,8 +180,8 @@ def read_kernel(
             numbers = first + 1 + tl.arange(0, EACH)
             match = chosen[None, :] & (number[None, :] == numbers[:, None])
             row = tl.max(tl.where(match, rn[None, :], -1), 1)
-            from_w = w + tl.maximum(row, 0).to(tl.int64)[:, None] * K
-            logit = row_sums(from_w, x, t, TOKENS, K, 1, EACH, BK, STAGES)[0]
+            from_w = w + row.to(tl.int64)[:, None] * K
+            logit = row_sums(from_w, (row >= 0)[:, None], x, t, TOKENS, K, 1, EACH, BK, STAGES)[0]
             if TIMES:
                 logit = logit * multiplier
             tl.atomic_max(best + t, tl.max(tl.where(row >= 0, key_of(logit, row), NONE), 0), sem="relaxed")
