@@ -10,12 +10,14 @@ import pytest
 
 import models
 import tritium as tt
+from tritium.buffer import native
 from tritium.errors import ArgumentError
 from tritium.models.load import Model, load
 
 torch = pytest.importorskip("torch", reason="models on CUDA need PyTorch: pip install torch triton")
 pytest.importorskip("triton", reason="the certified head on CUDA needs Triton: pip install torch triton")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="runs on a GPU alone")
+needs_native = pytest.mark.skipif(native is None, reason="without the native library the CPU has no certified head")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,7 @@ def test_other_samplers_read_the_whole_head(path: Path) -> None:
     assert isinstance(one.bounded([0], [8])[0], np.ndarray)
 
 
+@needs_native
 def test_a_copy_moves_with_its_model_and_off_stays_off(path: Path) -> None:
     here = load(path, head="f16", certified=True)
     there = here.to("cuda")
@@ -70,6 +73,7 @@ def test_a_copy_moves_with_its_model_and_off_stays_off(path: Path) -> None:
     assert "turned off" in off.explain()
 
 
+@needs_native
 def test_a_prepacked_copy_is_used(path: Path, tmp_path: Path) -> None:
     file = load(path, head="f16", certified=True).save(tmp_path / "m.tritium")
     model = load(file, device="cuda")
