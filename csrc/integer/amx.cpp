@@ -214,9 +214,9 @@ struct Blocks {
     choose_cells();
   }
 
-  // The cells that are done first by all threads: a pair of a strip takes 1, reading and unpacking a strip 1.2, fetching
-  // a pair of tokens into L1 0.3. At the end threads wait for one cell, since they are not equally fast: large cells cost
-  // more than they save. Two strips make results long enough to be taken from where they are.
+  // The cells that are done first by all threads: a pair of a strip takes 1, reading and unpacking a strip 1.2, beginning
+  // with a pair of tokens 0.1. At the end threads wait for half a cell, since they are not equally fast: large cells cost
+  // more than they save. Two strips make results long enough to be handed over where they are.
   void choose_cells() {
     constexpr int64_t kTallest = 6;
     int64_t least_time = INT64_MAX;
@@ -224,7 +224,7 @@ struct Blocks {
     for (int64_t s = step; s <= least(kTallest, strips); s += step) {
       for (int64_t parts = 1; parts <= least(pairs, 4 * threads); ++parts) {
         const int64_t w = ceil_div(pairs, parts), cells = ceil_div(strips, s) * ceil_div(pairs, w);
-        const int64_t time = (cells + threads) * (w * (10 * s + 3) + 12 * s);
+        const int64_t time = (2 * cells + threads) * (w * (10 * s + 1) + 12 * s);
         if (time >= least_time) continue;
         least_time = time;
         tall = s;
