@@ -2,7 +2,8 @@
 // weights as it lies; 16 tokens x 64 k is a tile of activations; their product adds to 16 x 16 sums.
 //   few tokens      VNNI, see avx512vnni.cpp
 //   up to 16 or 64  `Piece`: 16 tokens, all views of a unit; masked views go through a small ring, some units ahead
-//   more            `Blocks`: views or codes unpacked into L2; 32 tokens x 2 vectors of 16 rows in four registers
+//   more            `Blocks`: 32 tokens x 2 vectors of 16 rows in four registers; the first 32 tokens of a cell unpack
+//                   views or codes into L2, from where the others read them
 // Knows nothing of formats beyond views.h. Groups are whole units of 64 k; other
 // multiples of 16 k, and few tokens, are left to VNNI. Compiled in the namespace of avx512vnni.cpp: a product is one type
 // for both, and the kernels of that file are compiled once.
@@ -338,14 +339,16 @@ struct Blocks {
     for (int64_t i = 0; i < count; ++i, sums += rows, results += kHanded * rows) {
       const Target target(p, t + i, strip.row);
       float* const to = here ? reinterpret_cast<float*>(target.to) : results;
-      scales.biased ? put_results<true>(strip, t + i, sums, scales, to) : put_results<false>(strip, t + i, sums, scales, to);
+      scales.biased ? put_results<true>(strip, t + i, sums, scales, to)
+                    : put_results<false>(strip, t + i, sums, scales, to);
       if (!p.after && !here) scatter(p.out->type, to, target.to, p.out->step, strip.rows);
     }
   }
 
   // The results of token t from its sums, 16 rows at a time: the steps of take_offset and fill_floats, in registers.
   template <bool Biased>
-  TRITIUM_INLINE void put_results(const S& strip, int64_t t, const int32_t* sums, const RowScales& scales, float* to) const {
+  TRITIUM_INLINE void put_results(const S& strip, int64_t t, const int32_t* sums, const RowScales& scales,
+                                  float* to) const {
     static_assert(coding.coded == coding.rows);
     const float token = p.a.scales[t];
     const auto excess = static_cast<int32_t>(static_cast<uint32_t>(p.sum(t, 0)) * static_cast<uint32_t>(coding.offset));
