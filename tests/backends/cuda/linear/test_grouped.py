@@ -98,9 +98,35 @@ def test_programs_may_share_the_blocks_of_a_tile(monkeypatch: pytest.MonkeyPatch
 def test_tiles_of_warpgroups_have_the_bits_of_the_reference(
     monkeypatch: pytest.MonkeyPatch, n: int, k: int, m: int, group: int, cut: ct.Tiles
 ) -> None:
-    monkeypatch.setattr(ct, "group_tiles_for", lambda *_: cut)
+    monkeypatch.setattr(ct, "group_config", lambda *_: cut)
     check(n, k, m, group, "token")
     check(n, k, m, group, "token", biased=False, to=np.float32)
+
+
+@pytest.mark.skipif(not CUDA, reason="runs on CUDA alone")
+@pytest.mark.parametrize(
+    "cut", [ct.Pieces(1, 1, 1, 1), ct.Pieces(2, 4, 1, 2), ct.Pieces(1, 2, 2, 4), ct.Pieces(1, 8, 1, 2)]
+)
+@pytest.mark.parametrize(("n", "k", "m", "group"), [(300, 2560, 40, 128), (295, 2624, 13, 64), (64, 1152, 9, 128)])
+def test_fragments_have_the_bits_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch, n: int, k: int, m: int, group: int, cut: ct.Pieces
+) -> None:
+    monkeypatch.setattr(ct, "group_config", lambda *_: cut)
+    check(n, k, m, group, "token")
+    monkeypatch.setattr(ct, "_group_tiled", lambda *_: False)
+    check(n, k, m, group, "token", biased=False, to=np.float32)
+
+
+@given(st.lists(st.integers(-16256, 16256), min_size=2, max_size=2), st.integers(1, 0x7BFF))
+def test_sums_that_begin_with_the_bits_of_a_float_have_terms_rounded_once(sums: list[int], bits: int) -> None:
+    """Two sums plus the bits of 1.5 * 2**23 are two floats, and one double that 0 times it plus a constant resets."""
+    started = (np.array(sums) + 0x4B400000).astype(np.int32)
+    scale = np.array(bits, np.uint16).view(np.float16).astype(np.float64)  # every finite one above 0
+    exact = started.view(np.float32).astype(np.float64) * scale - 12582912.0 * scale  # 24 + 11 bits: no rounding
+    assert np.array_equal(exact.astype(np.float32), (np.array(sums, np.float64) * scale).astype(np.float32))
+    assert np.float32(12582912.0 * scale) == 12582912.0 * scale
+    magic = np.full(2, 0x4B400000, np.int32).view(np.float64)
+    assert np.array_equal((started.view(np.float64) * 0.0 + magic).view(np.int32), [0x4B400000] * 2)
 
 
 def test_tiles_are_shared_where_they_are_few() -> None:
@@ -109,15 +135,34 @@ def test_tiles_are_shared_where_they_are_few() -> None:
     assert ct.group_tiles_for(8192, 8192, 4096, 132).split == 1
 
 
+def test_one_token_has_programs_of_few_rows_whose_weights_fit_in_registers() -> None:
+    assert ct.lone_for(4096, 4096, 132) == ct.Lone(16, 16, 8)
+    assert ct.lone_for(14336, 4096, 132) == ct.Lone(64, 16, 8)
+    assert ct.lone_for(2048, 32768, 132) is None
+    assert ct.lone_for(1 << 20, 1024, 132) is None
+
+
+@given(st.integers(1, 5), st.integers(1, 17))
+def test_scales_are_loaded_several_at_once(n: int, groups: int) -> None:
+    scale = torch.rand((n, groups)).half()
+    found = ct._at_once(scale)
+    assert found.element_size() == 8 if groups % 4 == 0 else 4 if groups % 2 == 0 else 2
+    assert torch.equal(found.view(torch.float16), scale)
+    assert ct._at_once(scale.float()).dtype is torch.float32
+
+
 @given(st.integers(1, 5), st.integers(1, 1300), st.sampled_from([64, 128]))
 def test_units_hold_the_codes_of_four_groups(n: int, k: int, group: int) -> None:
-    """Decode as the kernel does: a nibble of a word selects one of three bytes."""
+    """Decode as the kernel does: a nibble of a word selects one of eight bytes of each of two tables, or its sign."""
     w = torch.from_numpy(np.random.default_rng(k).integers(-1, 2, (n, k)).astype(np.int8))
     units = cw.ternary_of(w).units(group)
     assert units.shape == (n, -(-cw.wide(k) // (4 * group)) * group)
+    tables = torch.tensor([[0x00FFFFFF, 0x01010100], [0xFF0100FF, 0x0100FF01]]).view(2, 2, 1)
+    signed = ((tables >> (8 * torch.arange(4))) & 0xFF).view(2, 8).to(torch.uint8).view(torch.int8).long()
     words = units.contiguous().view(torch.int32).view(n, -1, 1, group // 4, 1).long()
-    shifts = torch.tensor([0, 16, 2, 18]).view(1, 1, 4, 1, 1) + 4 * torch.arange(4)
-    found = ((words >> shifts) & 3) - 1  # [n, unit, group, word, column]
+    nibbles = (words >> (torch.tensor([0, 16]).view(1, 1, 2, 1, 1) + 4 * torch.arange(4))) & 15
+    both = [torch.where(nibbles < 8, t[nibbles % 8], t[nibbles % 8].clamp(max=0)) for t in signed]
+    found = torch.stack(both, 3)  # [n, unit, pair, group of it, word, column]
     assert torch.equal(found.reshape(n, -1)[:, :k], w.long())
 
 
@@ -179,22 +224,28 @@ def test_kernels_compile_for_hopper_without_spills(cut: tuple[int, int, int], gr
 
 
 @compiles
-@pytest.mark.parametrize(("cut", "group"), [(ct.Tiles(16, 4), 128), (ct.Tiles(64, 1), 64), (ct.Tiles(128, 1), 128)])
+@pytest.mark.parametrize(
+    ("cut", "group"),
+    [
+        (ct.Tiles(16, 4), 128),
+        (ct.Tiles(64, 1), 64),
+        (ct.Tiles(128, 1), 128),
+    ],
+)
 def test_tiles_of_warpgroups_compile_for_hopper_without_spills(cut: ct.Tiles, group: int) -> None:
     from triton.experimental.gluon import language as gl
 
     from tritium.backends.cuda.linear import group_tiles
 
-    half = cut.tokens // 2 if cut.tokens > 64 else cut.tokens
     boxes = {
         "w": ("u8", [64, group], gl.uint8),
         "x": ("i8", [cut.tokens, group], gl.int8),
-        "box": ("bf16", [half, 64], gl.bfloat16),
+        "box": ("bf16", [cut.tokens, 64], gl.bfloat16),
     }
-    kinds = {name: kind for name, kind in KINDS.items() if name not in boxes} | {"partial": "*i32"}
+    kinds = {name: kind for name, kind in KINDS.items() if name not in boxes} | {"partial": "*i32", "scale": "*i64"}
     for name, (kind, block, of) in boxes.items():
         kinds[name] = f"tensordesc<{kind}{block},{gl.NVMMASharedLayout.get_default_for(block, of)!r}>"
-    units, stages = ct._group_stages(cut, group, True)
+    units, each, stages = ct._group_stages(cut, group, True)
     fixed = {
         "BM": cut.tokens,
         "GROUP": group,
@@ -202,9 +253,58 @@ def test_tiles_of_warpgroups_compile_for_hopper_without_spills(cut: ct.Tiles, gr
         "STAGES": stages,
         "SPLIT": cut.split,
         "BIAS": 1,
+        "PER": each,
         "REGISTERS": 240,
     }
     even = ["N", *(name for name, kind in kinds.items() if kind.startswith("*"))]
     made = built(group_tiles.group_tiles, kinds, fixed, 90, even, num_warps=4, maxnreg=168, enable_fp_fusion=False)
     assert made.asm["ptx"].count("wgmma.wait_group") < made.asm["ptx"].count("wgmma.mma_async")
+    assert spills_at_most(made, 0)
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("cut", "k", "group"), [(ct.Pieces(1, 4, 1, 2), 4096, 128), (ct.Pieces(2, 8, 1, 2), 13824, 64)]
+)
+def test_fragments_with_groups_compile_for_hopper_without_spills(cut: ct.Pieces, k: int, group: int) -> None:
+    from tritium.backends.cuda.linear import fragments
+
+    kinds = {"w": "*i32", "x": "*i32", "token_scale": "*fp32", "scale": "*i64", "bias": "*fp32", "out": "*bf16"}
+    fixed = {
+        "BLOCKS": k // 128,
+        "NT": cut.tiles,
+        "WK": cut.across,
+        "WN": cut.beside,
+        "TG": cut.groups,
+        "TILED": True,
+        "GROUP": group,
+        "BIAS": 1,
+        "BY": False,
+    }
+    warps = cut.across * cut.beside
+    made = built(fragments.group_fragments, kinds, fixed, 90, ["N", *kinds], num_warps=warps, enable_fp_fusion=False)
+    rounds = -(-k // (1024 * cut.across))
+    assert made.asm["ptx"].count("mma.sync") == rounds * 8 * 4 * cut.tiles * cut.groups
+    assert spills_at_most(made, 0)
+
+
+@compiles
+@pytest.mark.parametrize(("k", "group"), [(4096, 128), (6912, 64), (200, 64)])
+def test_one_token_of_floats_compiles_for_hopper_without_spills(k: int, group: int) -> None:
+    from tritium.backends.cuda.linear import gemv
+
+    c = ct.lone_for(4096, k, 132)
+    assert c is not None
+    kinds = {"w": "*i32", "x": "*bf16", "weight": "*fp32", "scale": "*fp16", "bias": "*fp32", "out": "*bf16"}
+    fixed = {
+        "K": k,
+        "KW": cw.wide(k) // 16,
+        "BN": c.rows,
+        "TK": c.lanes,
+        "GROUP": group,
+        "EPS": 1e-6,
+        "NORM": 2,
+        "BIAS": 1,
+    }
+    made = built(gemv.group_gemv, kinds, fixed, 90, ["N", *kinds], num_warps=c.warps, enable_fp_fusion=False)
     assert spills_at_most(made, 0)

@@ -35,13 +35,18 @@ GEMV_LEVELS = 2  # doublings of 1,024 columns whose terms a thread holds
 GEMV_WORDS = 4096  # of weights that a CTA holds
 GROUP_FEW = 2  # tokens up to which products with groups have CTAs for each token on Hopper too
 GROUP_TIMES = {
-    16: 1.425,
-    32: 1.756,
-    64: 2.639,
-    128: 6.342,
-}  # µs of 1,024 columns of a tile of 128 rows, by its tokens, on an H200
+    16: 1.05,
+    32: 1.35,
+    64: 2.1,
+    128: 3.9,
+}  # µs of 1,024 columns of a tile of 128 rows, by its tokens: estimated from instruction counts, not measured
 GROUP_ENDS = 3.674  # µs of the start and the end of a tile
 GROUP_SHARED = 0.789, 0.00681  # µs where CTAs share the blocks of a tile: once, and for each block and token of a tile
+GROUP_STAGES = 6  # at most, of four groups and their weights each: with 7 and 8, 42 copies under way at once, kernels hung on an H200
+PIECES_COLUMNS = 32768  # the sums of whose blocks fit in shared memory
+PIECES_TOKENS = 16  # up to which `cuda.linear.fragments` multiplies with groups on Hopper; not measured
+PIECES_TOKENS_BY = 64  # the same where activations have groups too
+LONE_ROWS = 256  # times blocks of 1,024 columns, up to which a CTA holds all weights of its rows
 ALONE = (
     3  # CTAs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 )
@@ -535,17 +540,26 @@ def _group_us(n: int, k: int, m: int, c: Tiles, processors: int) -> float:
     return us + (0 if c.split == 1 else GROUP_SHARED[0] + GROUP_SHARED[1] * blocks * c.tokens)
 
 
-def _group_stages(c: Tiles, group: int, boxed: bool) -> tuple[int, int]:
-    """Return the stages of weights and of tokens that fit in shared memory."""
-    sums = 2 * 64 * c.tokens * ((4 if c.tokens > 64 and c.split == 1 else 0) + (2 if boxed else 0))
-    units = 2 if c.tokens > 64 else 4
-    room = (tuned.ROOM if boxed else tuned.SHARED) - sums - units * 128 * group
-    return units, min(room // (c.tokens * group), 12)
+def _group_stages(c: Tiles, group: int, boxed: bool) -> tuple[int, int, int]:
+    """Return the stages of weights, the groups of a stage of tokens, and these stages, as they fit in shared memory."""
+    each = 2 if c.tokens > 64 else 4
+    sums = 128 * c.tokens * ((4 if c.tokens >= 64 and c.split == 1 else 0) + (2 if boxed else 0))
+    room = (tuned.ROOM if boxed else tuned.SHARED) - sums
+    if each == 4:
+        stages = min(room // (group * (128 + 4 * c.tokens)), GROUP_STAGES)
+        return stages, each, stages
+    return 2, each, min((room - 2 * 128 * group) // (each * c.tokens * group), GROUP_STAGES)
 
 
-def _group_tiles(
-    t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, cut: Tiles | None
-) -> Value:
+def _at_once(scale: Value) -> Value:
+    """Return scales of f16 as integers of four or two of them, where each row has whole ones."""
+    for count, kind in ((4, torch.int64), (2, torch.int32)):
+        if scale.dtype is torch.float16 and scale.shape[1] % count == 0 and scale.data_ptr() % (2 * count) == 0:
+            return scale.view(kind)
+    return scale
+
+
+def _group_tiles(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, c: Tiles) -> Value:
     """Return the product with groups by `cuda.linear.group_tiles`."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -553,20 +567,22 @@ def _group_tiles(
     from tritium.backends.cuda.linear import group_tiles as cuda_group_tiles
 
     g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
-    c = cut or group_tiles_for(n, t.k, m, g.processors)
     weights, q = w.units(group), t.straight().q
     early = w.keeps(f"units of {group}")
+    if scale.dtype is not torch.float16:
+        c = c._replace(tokens=min(c.tokens, 64))  # 128 spill registers, and gave wrong results on an H200
     blocks, tiles = -(-groups // (COLUMNS // group)), -(-n // 128) * -(-m // c.tokens)
     c = c._replace(split=min(c.split, blocks))
     boxed = _is_boxed(out, _biases(bias))
-    units, stages = _group_stages(c, group, boxed)
+    units, each, stages = _group_stages(c, group, boxed)
     space = (out, out)
     if c.split > 1:
         sums = scratch((tiles * blocks * 128 * c.tokens,), torch.int32, out.device)
         space = sums, counters(out.device).some(2 * tiles)
-    half = c.tokens // 2 if c.tokens > 64 else c.tokens
     kind = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(out.dtype)
-    boxes = [(weights, [64, group], gl.uint8), (q, [c.tokens, group], gl.int8), (out, [half, 64], kind)][: 2 + boxed]
+    boxes = [(weights, [64, group], gl.uint8), (q, [c.tokens, group], gl.int8), (out, [c.tokens, 64], kind)][
+        : 2 + boxed
+    ]
     w_box, x_box, *of_out = (
         TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, element))
         for x, block, element in boxes
@@ -575,9 +591,68 @@ def _group_tiles(
     with current(out):
         launch(
             cuda_group_tiles.group_tiles, (min(tiles * c.split, g.processors),),
-            w_box, x_box, t.scale, scale, _bias(bias, out), out, of_out[0] if of_out else None, *space, m, n, groups,
-            BM=c.tokens, GROUP=group, WIDE=units, STAGES=stages, SPLIT=c.split, BIAS=_biases(bias), REGISTERS=240,
+            w_box, x_box, t.scale, _at_once(scale), _bias(bias, out), out, of_out[0] if of_out else None, *space, m, n, groups,
+            BM=c.tokens, GROUP=group, WIDE=units, STAGES=stages, SPLIT=c.split, BIAS=_biases(bias), PER=each, REGISTERS=240,
             **_options(g, 4, early=early, maxnreg=168),
+        )  # fmt: skip
+    return out
+
+
+class Pieces(NamedTuple):
+    """The tile config of `cuda.linear.fragments.group_fragments`.
+
+    Tiles of 16 rows of a warp, warps along a row, warps with rows of their own, eights of tokens.
+    """
+
+    tiles: int
+    across: int
+    beside: int
+    groups: int
+
+
+def group_config(n: int, k: int, m: int, processors: int, by_group: bool = False) -> Tiles | Pieces | None:
+    """Return the kernel for Hopper and its tile config that multiplies with groups; None where plain ones do."""
+    if m <= GROUP_FEW:
+        return None
+    if m <= (PIECES_TOKENS_BY if by_group else PIECES_TOKENS) and k <= PIECES_COLUMNS:
+        return pieces_for(n, k, m, processors)
+    return None if by_group else group_tiles_for(n, k, m, processors)
+
+
+def pieces_for(n: int, k: int, m: int, processors: int) -> Pieces:
+    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight; two tiles of rows where rows are many."""
+    blocks = -(-tuned.wide(k) // COLUMNS)
+    across = min(1 << (blocks - 1).bit_length(), 8)
+    tiles = 2 if -(-n // 16) > 4 * processors else 1
+    return Pieces(tiles, across, 1, min(1 << (-(-m // 8) - 1).bit_length(), 4))
+
+
+def _group_choice(g: Gpu, w: Weights, m: int, by_group: bool) -> Tiles | Pieces | None:
+    """Return `group_config` where there is Hopper's Gluon."""
+    return group_config(*w.shape, m, g.processors, by_group) if g.capability == HOPPER and g.has_gluon else None
+
+
+def _group_tiled(x: Value, w: Weights, group: int) -> bool:
+    """Return True if the kernel that will multiply x with weights that have groups reads tiled tokens."""
+    lined = group in LINED and w.ternary and bool(x.shape[0] and w.shape[0] and w.shape[1])
+    return lined and isinstance(_group_choice(gpu(x.device), w, x.shape[0], False), Pieces)
+
+
+def _group_fragments(
+    t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, by_group: bool, c: Pieces
+) -> Value:
+    """Return the product with groups by `cuda.linear.fragments`; by_group as in `_lined`."""
+    from tritium.backends.cuda.linear import fragments as cuda_fragments
+
+    g, (m, n) = gpu(out.device), out.shape
+    weights, tiles = w.pairs(), c.tiles * c.beside
+    early = w.keeps("pairs")
+    with current(out):
+        launch(
+            cuda_fragments.group_fragments, (-(-weights.shape[0] // tiles), -(-m // (8 * c.groups))),
+            weights, t.q.view(torch.int32), t.scale, _at_once(scale), _bias(bias, out), out, m, n, weights.shape[0], scale.shape[1],
+            w.wide // group, BLOCKS=weights.shape[1], NT=c.tiles, WK=c.across, WN=c.beside, TG=c.groups, TILED=t.tiled,
+            GROUP=group, BIAS=_biases(bias), BY=by_group, **_options(g, c.across * c.beside, early=early),
         )  # fmt: skip
     return out
 
@@ -589,8 +664,11 @@ def _lined(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, 
     g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
     if not (m and n):
         return out
-    if m > GROUP_FEW and not by_group and g.capability == HOPPER and g.has_gluon:
-        return _group_tiles(t, w, scale, bias, out, group, None)
+    cut = _group_choice(g, w, m, by_group)
+    if isinstance(cut, Pieces):
+        return _group_fragments(t, w, scale, bias, out, group, by_group, cut)
+    if cut is not None:
+        return _group_tiles(t, w, scale, bias, out, group, cut)
     c, ready = lines_for(n, t.k, m, g.processors), w.keeps("lines")
     weights, asm = w.lines(), g.capability > (0, 0)
     q = t.straight().q
@@ -634,13 +712,18 @@ def linear(
     alone = None if group else alone_on(flat, w, choice)
     if alone is not None:
         return fused(flat, w, scale, bias, to, norm, choice=alone).reshape(*lead, w.shape[0])
+    lone = None if by_group else group_alone_on(flat, w, group)
+    if lone is not None:
+        return fused_groups(flat, w, scale, bias, to, norm, group, lone).reshape(*lead, w.shape[0])
     if by_group and not k:
         return torch.zeros((*lead, w.shape[0]), dtype=to, device=x.device) + (0 if bias is None else bias.to(to))
     if by_group:
         lined = group in LINED and w.ternary
         tokens = quantise_lines(flat, group, norm) if lined else quantise_groups(flat, group)
+    elif group:
+        tokens = quantise(flat, norm, _group_tiled(flat, w, group))
     else:
-        tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
+        tokens = quantise_for(w, flat, norm, choice)
     y = product(tokens, w, scale, bias, to, group, by_group=by_group, choice=choice)
     return y.reshape(*lead, w.shape[0])
 
@@ -656,6 +739,59 @@ def alone_on(x: Value, w: Weights, picked: Choice | None = None) -> Choice | Non
     if c.kernel != "gemv" or not tuned.fits(case, c):
         return None
     return c if -(-case.n // c.get("rows")) <= ALONE * g.processors else None
+
+
+class Lone(NamedTuple):
+    """The tile config of `cuda.linear.gemv.group_gemv`: rows of a CTA, lanes along a row, warps."""
+
+    rows: int
+    lanes: int
+    warps: int
+
+
+def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
+    """Return the tile config of the kernel that norms and quantises one token by itself and multiplies with groups; None where there
+    is none.
+    """
+    g, (n, k) = gpu(x.device), w.shape
+    if (
+        x.shape[0] != 1
+        or not n
+        or not k
+        or g.capability != HOPPER
+        or not g.has_gluon
+        or not w.ternary
+        or group not in LINED
+    ):
+        return None
+    return lone_for(n, k, g.processors)
+
+
+def lone_for(n: int, k: int, processors: int) -> Lone | None:
+    """Return as many rows a CTA that there are no more than some CTAs on each multiprocessor, and their weights fit in registers."""
+    blocks = -(-tuned.wide(k) // COLUMNS)
+    rows = next((16 * each for each in (1, 2, 4) if -(-n // (16 * each)) <= ALONE * processors), None)
+    return None if rows is None or rows * blocks > LONE_ROWS else Lone(rows, 16, 8)
+
+
+def fused_groups(
+    x: Value, w: Weights, scale: Value, bias: Value | None, to: torch.dtype, norm: Norm | None, group: int, c: Lone
+) -> Value:
+    """Multiply one token [1, k] of floats with weights that have groups, in one launch, as `fused` does."""
+    from tritium.backends.cuda.linear import gemv as cuda_gemv
+
+    x, g, (n, k) = _readable(x), gpu(x.device), w.shape
+    out = torch.empty((1, n), dtype=to, device=x.device)
+    weights, early = w.lines().view(torch.int32), w.keeps("lines")
+    kind, weight, eps = _norm(norm, x)
+    scale = (scale if scale.dtype is torch.float16 else scale.float()).contiguous()
+    with current(out):
+        launch(
+            cuda_gemv.group_gemv, (-(-n // c.rows),), weights, x, weight, scale, _bias(bias, out), out, n, scale.shape[1],
+            K=k, KW=weights.shape[1], BN=c.rows, TK=c.lanes, GROUP=group, EPS=eps, NORM=kind, BIAS=_biases(bias),
+            **_options(g, c.warps, early=early),
+        )  # fmt: skip
+    return out
 
 
 def quantise_for(w: Weights, x: Value, norm: Norm | None = None, picked: Choice | None = None) -> Tokens:
