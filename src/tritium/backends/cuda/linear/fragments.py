@@ -13,7 +13,6 @@ from triton.experimental.gluon import language as gl
 
 from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.linear.gemv import barrier, may_start, wait_for_inputs
-from tritium.backends.cuda.linear.group_tiles import MAGIC, TABLES, of_load, plus_term, register, scale_of
 
 
 def _assembly() -> str:
@@ -179,6 +178,22 @@ def fragments(
 
 # ---- weights with a scale for each group of columns
 
+# A nibble is the code of a weight of one group and of one of the next: a permutation of bytes selects both by it, each from a table of
+# eight. There are nine such pairs: that of two zeros has the code of two ones with the highest bit, which takes the sign alone.
+TABLES = gl.constexpr((0x00FFFFFF, -0x00FEFF01))  # the first four of each table; the others are immediate
+# Bit 31 of the lanes below this one is never set.
+OPAQUE = gl.constexpr("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 t, t, 31; xor.b32 $0, $1, t; }")
+# Sums begin with the bits of 1.5 * 2**23, which plus an integer below 2**22 are that float plus the integer: conversions have an eighth
+# of the rate of additions.
+PLUS_FUSED = gl.constexpr("{ .reg .b32 t; fma.rn.f32 t, $2, $3, $4; add.rn.f32 $0, $1, t; }")
+PLUS_TERM = gl.constexpr("{ .reg .b32 t; sub.rn.f32 t, $2, 0f4b400000; mul.rn.f32 t, t, $3; add.rn.f32 $0, $1, t; }")
+MAGIC = gl.constexpr(12582912.0)
+HALVES_OF = (
+    "{ .reg .b16 h<4>; mov.b64 {h0, h1, h2, h3}, $1; cvt.f32.f16 $0, h%d; }",
+    "{ .reg .b16 h<2>; mov.b32 {h0, h1}, $1; cvt.f32.f16 $0, h%d; }",
+)
+HALF_OF_FOUR = gl.constexpr(tuple(HALVES_OF[0] % p for p in range(4)))
+HALF_OF_TWO = gl.constexpr(tuple(HALVES_OF[1] % p for p in range(2)))
 PLUS_FUSED_BY = gl.constexpr("{ .reg .b32 t; fma.rn.f32 t, $2, $3, $4; mul.rn.f32 t, t, $5; add.rn.f32 $0, $1, t; }")
 PLUS_TERM_BY = gl.constexpr(
     "{ .reg .b32 t; sub.rn.f32 t, $2, 0f4b400000; mul.rn.f32 t, t, $3; mul.rn.f32 t, t, $4; add.rn.f32 $0, $1, t; }"
@@ -190,7 +205,7 @@ DECODED = gl.constexpr("""{
     shr.u32 t, $4, 16;
     prmt.b32 $2, $5, 0x01010100, t;
     prmt.b32 $3, $6, 0x0100ff01, t;
-}""")  # as in `cuda.linear.group_tiles`
+}""")
 
 
 def _sums_of(fields: int) -> str:
@@ -210,6 +225,52 @@ def _sums_of(fields: int) -> str:
 
 SUMS, HALF_SUMS = gl.constexpr(_sums_of(4)), gl.constexpr(_sums_of(2))
 OF_SUMS, OF_HALVES = (gl.constexpr(",".join(["=&r"] * count + ["r"] * 24)) for count in (4, 8))
+
+
+@gluon.constexpr_function
+def _of_load(kind):
+    """Return how many scales are loaded at once as an element of this kind."""
+    return 4 if kind == gl.int64 else 2 if kind == gl.int32 else 1
+
+
+@gluon.jit
+def _scale_of(by, p: gl.constexpr):
+    """Return scale p of those that were loaded, as f32."""
+    EACH: gl.constexpr = _of_load(by[0].dtype)
+    if EACH == 1:
+        return by[p].to(gl.float32)
+    return gl.inline_asm_elementwise(
+        HALF_OF_FOUR[p % 4] if EACH == 4 else HALF_OF_TWO[p % 2], "=r,l" if EACH == 4 else "=r,r", [by[p // EACH]],
+        dtype=gl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _plus_term(block, acc, by, HALF: gl.constexpr):
+    """Return block plus acc, sums plus the bits of MAGIC, times by, one rounding each. HALF: by are numbers of f16.
+
+    As assembly that is not pure, it stays where it is: later, sums of all groups of a block would take registers at once. A number of
+    f16 times 1.5 * 2**23 is exact, so that one multiply-add subtracts it and rounds the product once.
+    """
+    _, scales = gl.broadcast(acc, by)
+    if HALF:
+        _, less = gl.broadcast(acc, by * -MAGIC)
+        return gl.inline_asm_elementwise(
+            PLUS_FUSED, "=r,r,r,r,r", [block, acc, scales, less], dtype=gl.float32, is_pure=False, pack=1
+        )
+    return gl.inline_asm_elementwise(
+        PLUS_TERM, "=r,r,r,r", [block, acc, scales], dtype=gl.float32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _register(like, value: gl.constexpr):
+    """Return a value in a register that differs between lanes by all that the assembler knows.
+
+    It would copy a constant, or a register that is the same for all lanes, once for each use.
+    """
+    constant = gl.full(like.shape, value, gl.int32, like.type.layout)
+    return gl.inline_asm_elementwise(OPAQUE, "=r,r", [constant], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
@@ -251,7 +312,7 @@ def _rows_of(first, Q: gl.constexpr, WK: gl.constexpr, WIDE: gl.constexpr):
 @gluon.jit
 def _scales(of_scale, k, r: gl.constexpr, GROUPS, WK: gl.constexpr, GROUP: gl.constexpr):
     """Load the scales of rows for the groups of block r of each warp; behind the last any."""
-    EACH: gl.constexpr = of_load(of_scale.dtype.element_ty)
+    EACH: gl.constexpr = _of_load(of_scale.dtype.element_ty)
     COUNT: gl.constexpr = 1024 // GROUP // EACH
     result = ()
     for p in gl.static_range(COUNT):
@@ -337,13 +398,13 @@ def _block(ws, from_w, groups, token, M, c, tables, by, of_tokens, SCALES, r: gl
             total = block[t]
             for h in gl.static_range(HALVES):
                 six = gl.convert_layout(gl.reshape(sums[h], total.shape), P, assert_trivial=True)
-                of_rows = scale_of(by, i * HALVES + h)
+                of_rows = _scale_of(by, i * HALVES + h)
                 if BY:
                     cells, k = of_tokens[t]
                     of_token = _token_scale(cells, k, (r * WK * 8 + i) * HALVES + h, SCALES, GROUP)
                     total = _plus(total, six, of_rows, of_token, by[0].dtype != gl.float32)
                 else:
-                    total = plus_term(total, six, of_rows, by[0].dtype != gl.float32)
+                    total = _plus_term(total, six, of_rows, by[0].dtype != gl.float32)
             late = late + (total,)
         block = late
     return block, following
@@ -417,9 +478,9 @@ def group_fragments(
     for t in gl.static_range(TG):
         groups = groups + (gl.expand_dims(_group(x, first + 8 * t, M, k * 8, e, BLOCKS, TILED), 1),)
         of_tokens = of_tokens + (_by_token(token_scale, first + 8 * t, M, SCALES, P, WK),)
-    tables = register(ws[0], TABLES[0]), register(ws[0], TABLES[1])
+    tables = _register(ws[0], TABLES[0]), _register(ws[0], TABLES[1])
     warp, row = _rows_of(gl.program_id(0) * WIDE, gl.SliceLayout(3, gl.SliceLayout(5, P)), WK, WIDE)
-    of_scale = scale + gl.minimum(row, N - 1) * (GROUPS // of_load(scale.dtype.element_ty))
+    of_scale = scale + gl.minimum(row, N - 1) * (GROUPS // _of_load(scale.dtype.element_ty))
     parts = gl.allocate_shared_memory(
         gl.float32, [TG * ROUNDS, WK * WIDE, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     )

@@ -1,11 +1,11 @@
 """Products of many tokens with weights that have a scale for each 64 or 128 columns, by Hopper's warpgroup tensor cores, in Gluon.
 
 Knows nothing of torch or of tile configs. Weights are in units of four groups: byte i of a unit belongs to column i of each, and
-four bytes hold 16 weights, a nibble for each two: nibble b those of the first and the second group, nibble b + 4 those of the third
-and the fourth. One warp fetches units of weights and PER groups of tokens at a time, two warpgroups of 64 rows each multiply; sums are
-scaled and added in f32, in order: in blocks of 1,024 columns, then block after block. Meanwhile the tensor cores compute the other
-warpgroup's. Sums begin with the bits of a float, which the tensor cores add to: no instruction converts them. Where SPLIT CTAs share
-the blocks of a tile, each leaves the sums of its blocks, and the last to arrive adds all of them in order.
+four bytes hold 16 codes w + 1 so that a permutation of bytes decodes one group of them: nibble b has those of the first and the
+third group, nibble b + 4 those of the second and the fourth. One warp fetches units of weights and groups of tokens, two
+warpgroups of 64 rows each multiply: while the tensor cores compute one group, or half of its tokens, the sums of the one before are
+scaled and added in f32, in order: in blocks of 1,024 columns, then block after block. Where SPLIT CTAs share the blocks of a tile,
+each leaves the sums of its blocks, and the last to arrive adds all of them in order.
 """
 
 from __future__ import annotations
@@ -25,70 +25,42 @@ from tritium.backends.cuda.linear.gemv import barrier, may_start, wait_for_input
 from tritium.backends.cuda.linear.wgmma import leave, load, place_of, store_results, sums_at, threads
 
 ROWS = gl.constexpr(64)  # of a warpgroup
-LARGE = gl.constexpr(
-    64
-)  # tokens of a tile from which on shared memory has the sums of all blocks: registers have those of one
 BLOCK = gl.constexpr(1024)  # columns whose terms are added to each other first: quantized.COLUMNS
-# A nibble is the code of a weight of one group and of one of the next: a permutation of bytes selects both by it, each from a table of
-# eight. There are nine such pairs: that of two zeros has the code of two ones with the highest bit, which takes the sign alone.
-PAIR = gl.constexpr(
-    tuple(
-        f"{{ .reg .b32 t; shr.u32 t, $2, {n}; prmt.b32 $0, $3, 0x01010100, t; prmt.b32 $1, $7, 0x0100ff01, t; }}"
-        for n in (0, 16)
+TABLE = "0x000100ff"  # -1, 0 and 1 as bytes, by code
+SIGNED = gl.constexpr(
+    (f"{{ .reg .b32 t; and.b32 t, $1, 0x3333; prmt.b32 $0, {TABLE}, 0, t; }}",)
+    + tuple(
+        f"{{ .reg .b32 t; shr.u32 t, $1, {n}; and.b32 t, t, 0x3333; prmt.b32 $0, {TABLE}, 0, t; }}" for n in (16, 2, 18)
     )
 )
-TABLES = gl.constexpr((0x00FFFFFF, -0x00FEFF01))  # the first four of each table; the others are immediate
-# Bit 31 of the lanes below this one is never set.
-OPAQUE = gl.constexpr("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 t, t, 31; xor.b32 $0, $1, t; }")
 ARRIVE = gl.constexpr("""{
     .reg .pred first;
     setp.eq.s32 first, $1, 0;
     mov.u32 $0, 0;
     @first atom.global.acq_rel.gpu.add.u32 $0, [$2], 1;
 }""")
-# Sums begin with the bits of 1.5 * 2**23, which plus an integer below 2**22 are that float plus the integer: conversions have an eighth
-# of the rate of additions.
-PLUS_FUSED = gl.constexpr("{ .reg .b32 t; fma.rn.f32 t, $2, $3, $4; add.rn.f32 $0, $1, t; }")
-PLUS_TERM = gl.constexpr("{ .reg .b32 t; sub.rn.f32 t, $2, 0f4b400000; mul.rn.f32 t, t, $3; add.rn.f32 $0, $1, t; }")
-MAGIC, MAGIC_BITS = gl.constexpr(12582912.0), gl.constexpr(0x4B400000)
-RESET = gl.constexpr("""{
-    .reg .f64 a, b, c;
-    mov.b64 a, {$2, $3};
-    mov.b64 b, {$4, $4};
-    mov.b64 c, {$6, $6};
-    fma.rn.f64 a, a, b, c;
-    mov.b64 {$0, $1}, a;
+# An integer below 2**22 plus the bits of 1.5 * 2**23 is that float plus the integer: conversions have an eighth of the rate of additions.
+PLUS_TERM = gl.constexpr("""{
+    .reg .b32 t;
+    add.s32 t, $2, 0x4b400000;
+    sub.rn.f32 t, t, 0f4b400000;
+    mul.rn.f32 t, t, $3;
+    add.rn.f32 $0, $1, t;
 }""")
-HALVES_OF = (
-    "{ .reg .b16 h<4>; mov.b64 {h0, h1, h2, h3}, $1; cvt.f32.f16 $0, h%d; }",
-    "{ .reg .b16 h<2>; mov.b32 {h0, h1}, $1; cvt.f32.f16 $0, h%d; }",
-)
-HALF_OF_FOUR = gl.constexpr(tuple(HALVES_OF[0] % p for p in range(4)))
-HALF_OF_TWO = gl.constexpr(tuple(HALVES_OF[1] % p for p in range(2)))
+PLUS_FUSED = gl.constexpr("""{
+    .reg .b32 t;
+    add.s32 t, $2, 0x4b400000;
+    fma.rn.f32 t, t, $3, $4;
+    add.rn.f32 $0, $1, t;
+}""")
+MAGIC = gl.constexpr(12582912.0)
 FETCH = gl.constexpr("ld.global.cg.v4.s32 {$0, $1, $2, $3}, [$4];")
 
 
 @gluon.jit
-def _table(i: gl.constexpr, GROUP: gl.constexpr, L: gl.constexpr):
-    """Return the first four of a table in a register that differs between lanes by all that the assembler knows.
-
-    It would copy a constant, or a register that is the same for all lanes, once for each use.
-    """
-    constant = gl.full((ROWS, GROUP), TABLES[i], gl.int32, gl.DotOperandLayout(operand_index=0, parent=L, k_width=4))
-    return gl.inline_asm_elementwise(OPAQUE, "=r,r", [constant], dtype=gl.int32, is_pure=True, pack=1)
-
-
-@gluon.jit
-def _pair(codes, tables, S: gl.constexpr):
-    """Return the weights of groups 2 S and 2 S + 1 of a unit as int8, four at a time."""
-    return gl.inline_asm_elementwise(
-        PAIR[S],
-        "=&r,=&r,r,r,r,r,r,r,r,r,r",
-        [codes, tables[0], tables[1]],
-        dtype=(gl.int8, gl.int8),
-        is_pure=True,
-        pack=4,
-    )
+def _weights(codes, S: gl.constexpr):
+    """Return the weights of group S of a unit as int8, four at a time."""
+    return gl.inline_asm_elementwise(SIGNED[S], "=r,r", [codes], dtype=gl.int8, is_pure=True, pack=4)
 
 
 @gluon.jit
@@ -105,44 +77,27 @@ def _units(first, last, units, GROUP: gl.constexpr):
     return begin, gl.minimum(last * (BLOCK // (4 * GROUP)), units) - begin
 
 
-@gluon.constexpr_function
-def of_load(kind):
-    """Return how many scales are loaded at once as an element of this kind."""
-    return 4 if kind == gl.int64 else 2 if kind == gl.int32 else 1
-
-
 @gluon.jit
 def _scales(of_scale, unit, GROUPS):
-    """Load the scales of rows for the four groups of a unit, several at once where they are int64 or int32; behind the last any."""
-    EACH: gl.constexpr = of_load(of_scale.dtype.element_ty)
+    """Return the scales of rows for the four groups of a unit; 0 behind the last group."""
     result = ()
-    for p in gl.static_range(4 // EACH):
-        result += (gl.load(of_scale + gl.minimum(unit * (4 // EACH) + p, GROUPS // EACH - 1)),)
+    for p in gl.static_range(4):
+        g = unit * 4 + p
+        result += (gl.load(of_scale + gl.minimum(g, GROUPS - 1)),)
     return result
 
 
 @gluon.jit
-def scale_of(by, p: gl.constexpr):
-    """Return scale p of those that were loaded, as f32."""
-    EACH: gl.constexpr = of_load(by[0].dtype)
-    if EACH == 1:
-        return by[p].to(gl.float32)
-    return gl.inline_asm_elementwise(
-        HALF_OF_FOUR[p % 4] if EACH == 4 else HALF_OF_TWO[p % 2], "=r,l" if EACH == 4 else "=r,r", [by[p // EACH]],
-        dtype=gl.float32, is_pure=True, pack=1,
-    )  # fmt: skip
+def _plus_term(block, acc, by):
+    """Return block plus acc times the scales of rows, one rounding each.
 
-
-@gluon.jit
-def plus_term(block, acc, by, HALF: gl.constexpr):
-    """Return block plus acc, sums plus the bits of MAGIC, times by, one rounding each. HALF: by are numbers of f16.
-
-    As assembly that is not pure, it stays where it is: later, sums of all groups of a unit would take registers at once. A number of
+    As assembly that is not pure, it stays where it is: later, sums of all groups of a unit would take registers at once. A scale of
     f16 times 1.5 * 2**23 is exact, so that one multiply-add subtracts it and rounds the product once.
     """
-    _, scales = gl.broadcast(acc, by)
-    if HALF:
-        _, less = gl.broadcast(acc, by * -MAGIC)
+    of_rows = gl.expand_dims(by.to(gl.float32), 1)
+    _, scales = gl.broadcast(acc, of_rows)
+    if by.dtype == gl.float16:
+        _, less = gl.broadcast(acc, of_rows * -MAGIC)
         return gl.inline_asm_elementwise(
             PLUS_FUSED, "=r,r,r,r,r", [block, acc, scales, less], dtype=gl.float32, is_pure=False, pack=1
         )
@@ -152,70 +107,87 @@ def plus_term(block, acc, by, HALF: gl.constexpr):
 
 
 @gluon.jit
-def register(like, value: gl.constexpr):
-    """Return a value in a register as `_table` does."""
-    constant = gl.full(like.shape, value, gl.int32, like.type.layout)
-    return gl.inline_asm_elementwise(OPAQUE, "=r,r", [constant], dtype=gl.int32, is_pure=True, pack=1)
+def _zeros(HALVES: gl.constexpr, TOKENS: gl.constexpr, kind: gl.constexpr):
+    L: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, TOKENS, 32])
+    result = ()
+    for _ in gl.static_range(HALVES):
+        result += (gl.zeros((ROWS, TOKENS), kind, L),)
+    return result
 
 
 @gluon.jit
-def _restarted(acc, zero, magic):
-    """Return magic for each sum, two by one multiply-add of doubles: 0 times any two sums, which are a number, plus twice magic."""
-    return gl.inline_asm_elementwise(
-        RESET, "=r,=r,r,r,r,r,r,r", [acc, zero, magic], dtype=gl.int32, is_pure=False, pack=2
-    )
+def _times(weights, x_bufs, s, h: gl.constexpr, acc):
+    """Return weights times the tokens of half h of stage s, which still run."""
+    TOKENS: gl.constexpr = acc.type.shape[1]
+    right = x_bufs.index(s).slice(h * TOKENS, TOKENS).permute((1, 0))
+    return warpgroup_mma(weights, right, acc, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def _after(s, phase, STAGES: gl.constexpr):
-    """Return the stage behind s, and its phase."""
-    last = s == STAGES - 1
-    return gl.where(last, 0, s + 1), gl.where(last, phase ^ 1, phase)
-
-
-@gluon.jit
-def _unit(
-    acc, zero, magic, total, codes, tables, by, ready, free, x_bufs, s, phase, PER: gl.constexpr, STAGES: gl.constexpr
-):
-    """Add the terms of a unit to total; acc begins and ends with magic."""
-    weights = _pair(codes, tables, 0)
-    mbarrier.wait(ready.index(s), phase)
+def _unit_by_halves(block, codes, by, ready, free, x_bufs, it, STAGES: gl.constexpr):
+    """Add the terms of a unit to block, two tensors of half of the tokens each: one is scaled while the other is multiplied."""
+    zero = _zeros(2, block[0].shape[1], gl.int32)
+    mbarrier.wait(ready.index(it % STAGES), (it // STAGES) & 1)
+    weights = _weights(codes, 0)
+    first = _times(weights, x_bufs, it % STAGES, 0, zero[0])
+    second = _times(weights, x_bufs, it % STAGES, 1, zero[1])
+    left, right = block
     for p in gl.static_range(4):
-        right = x_bufs.index(s * PER + p % PER).permute((1, 0))
-        running = warpgroup_mma(weights[p % 2], right, acc, use_acc=True, is_async=True)
-        if p == 1:
-            weights = _pair(codes, tables, 1)
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=[running])
-        if (p + 1) % PER == 0:
-            mbarrier.arrive(free.index(s), count=1)
-            s, phase = _after(s, phase, STAGES)
-            if p < 3:
-                mbarrier.wait(ready.index(s), phase)
-        total = plus_term(total, acc, gl.expand_dims(scale_of(by, p), 1), by[0].dtype != gl.float32)
-        acc = _restarted(acc, zero, magic)
-    return acc, total, s, phase
+        if p < 3:
+            following = _weights(codes, p + 1)
+            mbarrier.wait(ready.index((it + 1) % STAGES), ((it + 1) // STAGES) & 1)
+        acc = warpgroup_mma_wait(num_outstanding=1, deps=[first])
+        left = _plus_term(left, acc, by[p])
+        if p < 3:
+            first = _times(following, x_bufs, (it + 1) % STAGES, 0, acc)
+        acc = warpgroup_mma_wait(num_outstanding=1 if p < 3 else 0, deps=[second])
+        mbarrier.arrive(free.index(it % STAGES), count=1)
+        right = _plus_term(right, acc, by[p])
+        if p < 3:
+            second = _times(following, x_bufs, (it + 1) % STAGES, 1, acc)
+        it += 1
+    return (left, right), it
 
 
 @gluon.jit
-def _block(of_scale, tables, by, ready_w, free_w, ready, free, w_bufs, x_bufs, unit, count, units, GROUPS, s_w, phase_w, s, phase,
-           L: gl.constexpr, BM: gl.constexpr, W: gl.constexpr, WIDE: gl.constexpr, PER: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """Return the sums of a block of so many units, the scales of the unit behind it, and the next stages."""
-    left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=L, k_width=4)
-    total = gl.zeros((ROWS, BM), gl.float32, L)
-    acc = gl.full((ROWS, BM), MAGIC_BITS, gl.int32, L)
-    zero = register(acc, 0)
-    magic = register(acc, MAGIC_BITS)
+def _unit_in_turns(block, codes, by, ready, free, x_bufs, it, STAGES: gl.constexpr):
+    """Add the terms of a unit to block, whose one tensor has all tokens: a group is scaled while the next is multiplied."""
+    zero = _zeros(1, block[0].shape[1], gl.int32)
+    mbarrier.wait(ready.index(it % STAGES), (it // STAGES) & 1)
+    running = _times(_weights(codes, 0), x_bufs, it % STAGES, 0, zero[0])
+    (total,) = block
+    for p in gl.static_range(4):
+        if p < 3:
+            mbarrier.wait(ready.index((it + 1) % STAGES), ((it + 1) // STAGES) & 1)
+            following = _times(_weights(codes, p + 1), x_bufs, (it + 1) % STAGES, 0, zero[0])
+        acc = warpgroup_mma_wait(num_outstanding=1 if p < 3 else 0, deps=[running])
+        mbarrier.arrive(free.index(it % STAGES), count=1)
+        total = _plus_term(total, acc, by[p])
+        if p < 3:
+            running = following
+        it += 1
+    return (total,), it
+
+
+@gluon.jit
+def _block(of_scale, by, ready_w, free_w, ready, free, w_bufs, x_bufs, unit, count, units, GROUPS, it_w, it,
+           HALVES: gl.constexpr, TOKENS: gl.constexpr, W: gl.constexpr, WIDE: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+    """Return the sums of a block of so many units, the scales of the unit behind it, and the next steps."""
+    block = _zeros(HALVES, TOKENS, gl.float32)
+    left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=block[0].type.layout, k_width=4)
     for u in range(unit, unit + count):
-        mbarrier.wait(ready_w.index(s_w), phase_w)
-        codes = w_bufs.index(s_w * 2 + W).load(left)
-        mbarrier.arrive(free_w.index(s_w), count=1)
+        s = it_w % WIDE
+        mbarrier.wait(ready_w.index(s), (it_w // WIDE) & 1)
+        codes = w_bufs.index(s * 2 + W).load(left)
         late = _scales(of_scale, gl.minimum(u + 1, units - 1), GROUPS)
-        acc, total, s, phase = _unit(
-            acc, zero, magic, total, codes, tables, by, ready, free, x_bufs, s, phase, PER, STAGES
-        )
+        if HALVES == 2:
+            block, it = _unit_by_halves(block, codes, by, ready, free, x_bufs, it, STAGES)
+        else:
+            block, it = _unit_in_turns(block, codes, by, ready, free, x_bufs, it, STAGES)
+        mbarrier.arrive(free_w.index(s), count=1)
         by = late
-        s_w, phase_w = _after(s_w, phase_w, WIDE)
-    return total, by, s_w, phase_w, s, phase
+        it_w += 1
+    return block, by, it_w, it
 
 
 @gluon.jit
@@ -232,58 +204,88 @@ def _arrive(count):
 @gluon.jit
 def _plus_left(y, partial):
     """Return y plus sums that were left in memory."""
-    cells = sums_at(y, partial)
-    left = gl.inline_asm_elementwise(FETCH, "=r,=r,=r,=r,l,l,l,l", [cells], dtype=gl.int32, is_pure=False, pack=4)
-    return y + left.to(gl.float32, bitcast=True)
+    result = ()
+    for h in gl.static_range(len(y)):
+        cells = sums_at(y[h], partial)
+        left = gl.inline_asm_elementwise(FETCH, "=r,=r,=r,=r,l,l,l,l", [cells], dtype=gl.int32, is_pure=False, pack=4)
+        result += (y[h] + left.to(gl.float32, bitcast=True),)
+        partial += y[h].shape[0] * y[h].shape[1]
+    return result
+
+
+@gluon.jit
+def _as_bits(y):
+    result = ()
+    for h in gl.static_range(len(y)):
+        result += (y[h].to(gl.int32, bitcast=True),)
+    return result
+
+
+@gluon.jit
+def _plus(y, block):
+    result = ()
+    for h in gl.static_range(len(y)):
+        result += (y[h] + block[h],)
+    return result
+
+
+@gluon.jit
+def _sums_in(y_bufs, W: gl.constexpr, L: gl.constexpr):
+    result = ()
+    for h in gl.static_range(2):
+        result += (y_bufs.index(W * 2 + h).load(L),)
+    return result
 
 
 @gluon.jit
 def _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS: gl.constexpr, W: gl.constexpr):
     """Scale the sums of a tile by those of tokens, add the bias and store them."""
-    L: gl.constexpr = y.type.layout
-    rm = off_m + gl.arange(0, y.shape[1], layout=gl.SliceLayout(0, L))
-    value = y * gl.expand_dims(gl.load(token_scale + rm, mask=rm < M, other=0.0), 0)
-    if BIAS == 1:
-        rn = off_n + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
-        value = value + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
-    store_results(value, off_n, off_m, bias, out, box, o_bufs.index(W), M, N, BIAS)
+    L: gl.constexpr = y[0].type.layout
+    TOKENS: gl.constexpr = y[0].shape[1]
+    for h in gl.static_range(len(y)):
+        to = off_m + h * TOKENS
+        rm = to + gl.arange(0, TOKENS, layout=gl.SliceLayout(0, L))
+        value = y[h] * gl.expand_dims(gl.load(token_scale + rm, mask=rm < M, other=0.0), 0)
+        if BIAS == 1:
+            rn = off_n + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+            value = value + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
+        store_results(value, off_n, to, bias, out, box, o_bufs.index(W * len(y) + h), M, N, BIAS)
 
 
 @gluon.jit
 def _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, WIDE: gl.constexpr, PER: gl.constexpr,
+             M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
              STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
     """Multiply in warpgroup W its half of the rows of every tile."""
+    TOKENS: gl.constexpr = BM // HALVES
     EACH: gl.constexpr = BLOCK // (4 * GROUP)
     SIZE: gl.constexpr = ROWS * BM
-    L: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 32])
-    tables = _table(0, GROUP, L), _table(1, GROUP, L)
+    L: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, TOKENS, 32])
     wait_for_inputs()
-    s_w = 0
-    phase_w = 0
-    s = 0
-    phase = 0
+    it_w = 0
+    it = 0
     for t in range(gl.program_id(0), tiles * SPLIT, gl.num_programs(0)):
         tile, first, last = _job(t, tiles, blocks, SPLIT)
         off_n, off_m = place_of(tile, M, N, 2 * ROWS, BM, 8)
         off_n += W * ROWS
         rn = gl.minimum(off_n + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L)), N - 1)
-        of_scale = scale + rn * (GROUPS // of_load(scale.dtype.element_ty))
+        of_scale = scale + rn * GROUPS
         by = _scales(of_scale, first * EACH, GROUPS)
         own = partial + (tile * 2 + W).to(gl.int64) * (blocks * SIZE)
-        y = gl.zeros((ROWS, BM), gl.float32, L)
+        y = _zeros(HALVES, TOKENS, gl.float32)
         for b in range(first, last):
             count = gl.minimum(units - b * EACH, EACH)
-            block, by, s_w, phase_w, s, phase = _block(of_scale, tables, by, ready_w, free_w, ready, free, w_bufs, x_bufs, b * EACH, count,
-                                                       units, GROUPS, s_w, phase_w, s, phase, L, BM, W, WIDE, PER, STAGES)  # fmt: skip
+            block, by, it_w, it = _block(of_scale, by, ready_w, free_w, ready, free, w_bufs, x_bufs, b * EACH, count, units, GROUPS,
+                                         it_w, it, HALVES, TOKENS, W, WIDE, STAGES)  # fmt: skip
             if SPLIT > 1:
-                leave((block.to(gl.int32, bitcast=True),), own + b * SIZE)
-            elif BM < LARGE:
-                y = y + block
+                leave(_as_bits(block), own + b * SIZE)
+            elif HALVES == 1:
+                y = _plus(y, block)
             else:
                 if b > 0:
-                    block = y_bufs.index(W).load(L) + block
-                y_bufs.index(W).store(block)
+                    block = _plus(_sums_in(y_bufs, W, L), block)
+                for h in gl.static_range(HALVES):
+                    y_bufs.index(W * 2 + h).store(block[h])
         if SPLIT > 1:
             if _arrive(counts + tile * 2 + W) == SPLIT - 1:
                 gl.store(counts + tile * 2 + W, 0)
@@ -291,8 +293,8 @@ def _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token
                     y = _plus_left(y, own + b * SIZE)
                 _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS, W)
         else:
-            if BM >= LARGE:
-                y = y_bufs.index(W).load(L)
+            if HALVES == 2:
+                y = _sums_in(y_bufs, W, L)
             _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS, W)
     if box is not None:
         tma.store_wait(pendings=0)  # shared memory is theirs until they have read it
@@ -300,18 +302,18 @@ def _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token
 
 @gluon.jit
 def _first(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box, partial, counts,
-           M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, WIDE: gl.constexpr, PER: gl.constexpr,
+           M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
            STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM, GROUP, WIDE, PER, STAGES, SPLIT, BIAS, 0)  # fmt: skip
+             M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, 0)  # fmt: skip
 
 
 @gluon.jit
 def _second(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box, partial, counts,
-            M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, WIDE: gl.constexpr, PER: gl.constexpr,
+            M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
             STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM, GROUP, WIDE, PER, STAGES, SPLIT, BIAS, 1)  # fmt: skip
+             M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, 1)  # fmt: skip
 
 
 @gluon.jit
@@ -322,7 +324,7 @@ def _fetch_weights(w, w_bufs, bar, off_n, unit, s, pred, GROUP: gl.constexpr):
 
 @gluon.jit
 def _produce(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, WIDE: gl.constexpr, PER: gl.constexpr,
+             M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
              STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """Fetch units of weights WIDE ahead and groups of tokens STAGES ahead; the first weights before the tokens are there."""
     tile, first, last = _job(gl.program_id(0), tiles, blocks, SPLIT)
@@ -345,42 +347,38 @@ def _produce(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x,
             mbarrier.expect(ready_w.index(s), 2 * ROWS * GROUP, pred=it_w >= early)
             _fetch_weights(w, w_bufs, ready_w.index(s), off_n, u, s, it_w >= early, GROUP)
             it_w += 1
-            for _ in range(4 // PER):
+            for p in range(4):
                 i = it % STAGES
                 mbarrier.wait(free.index(i), ((it // STAGES) & 1) ^ 1)
-                mbarrier.expect(ready.index(i), BM * GROUP * PER)
-                for p in gl.static_range(PER):
-                    load(
-                        x,
-                        [off_m, (it % (4 // PER) * PER + p + u * 4) * GROUP],
-                        ready.index(i),
-                        x_bufs.index(i * PER + p),
-                    )
+                mbarrier.expect(ready.index(i), BM * GROUP)
+                load(x, [off_m, (u * 4 + p) * GROUP], ready.index(i), x_bufs.index(i))
                 it += 1
 
 
 @gluon.jit(do_not_specialize=["M"])
 def group_tiles(
     w, x, token_scale, scale, bias, out, box, partial, counts, M, N, GROUPS, BM: gl.constexpr, GROUP: gl.constexpr,
-    WIDE: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, PER: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    WIDE: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Multiply tiles [128, BM] of out.T. w, x: descriptors of units of 64 rows, and of groups of BM tokens.
 
-    box: a descriptor of 64 rows and BM tokens of the results, where these are stored through shared memory; else None.
+    box: a descriptor of 64 rows and the tokens of a tensor of the results, where these are stored through shared memory; else None.
     """
+    HALVES: gl.constexpr = 2 if BM > 64 else 1
     may_start()
     tiles = gl.cdiv(N, 2 * ROWS) * gl.cdiv(M, BM)
     blocks = gl.cdiv(GROUPS, BLOCK // GROUP)
     units = gl.cdiv(GROUPS, 4)
     w_bufs = gl.allocate_shared_memory(w.dtype, [2 * WIDE, ROWS, GROUP], w.layout)
-    x_bufs = gl.allocate_shared_memory(gl.int8, [STAGES * PER, BM, GROUP], x.layout)
+    x_bufs = gl.allocate_shared_memory(gl.int8, [STAGES, BM, GROUP], x.layout)
     y_bufs = x_bufs
-    if BM >= LARGE and SPLIT == 1:
-        y_bufs = gl.allocate_shared_memory(gl.float32, [2, ROWS, BM], gl.SwizzledSharedLayout(8, 1, 8, [1, 0]))
+    if HALVES == 2 and SPLIT == 1:  # beside sums of a block and of two halves, those of all would not fit in registers
+        y_bufs = gl.allocate_shared_memory(
+            gl.float32, [2 * HALVES, ROWS, BM // HALVES], gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+        )
     o_bufs = x_bufs
     if box is not None:
-        o_bufs = gl.allocate_shared_memory(box.dtype, [2, BM, ROWS], box.layout)
+        o_bufs = gl.allocate_shared_memory(box.dtype, [2 * HALVES, BM // HALVES, ROWS], box.layout)
     ready_w = gl.allocate_shared_memory(gl.int64, [WIDE, 1], mbarrier.MBarrierLayout())
     free_w = gl.allocate_shared_memory(gl.int64, [WIDE, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -395,11 +393,11 @@ def group_tiles(
     gl.warp_specialize(  # a tuple with a name would lose its constants
         [
             (_first, (ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box,
-                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, WIDE, PER, STAGES, SPLIT, BIAS)),
+                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS)),
             (_second, (ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box,
-                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, WIDE, PER, STAGES, SPLIT, BIAS)),
+                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS)),
             (_produce, (ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box,
-                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, WIDE, PER, STAGES, SPLIT, BIAS)),
+                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS)),
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip

@@ -35,18 +35,16 @@ GEMV_LEVELS = 2  # doublings of 1,024 columns whose terms a thread holds
 GEMV_WORDS = 4096  # of weights that a CTA holds
 GROUP_FEW = 2  # tokens up to which products with groups have CTAs for each token on Hopper too
 GROUP_TIMES = {
-    16: 1.05,
-    32: 1.35,
-    64: 2.1,
-    128: 3.9,
-}  # µs of 1,024 columns of a tile of 128 rows, by its tokens: estimated from instruction counts, not measured
+    16: 1.425,
+    32: 1.756,
+    64: 2.639,
+    128: 6.342,
+}  # µs of 1,024 columns of a tile of 128 rows, by its tokens, on an H200
 GROUP_ENDS = 3.674  # µs of the start and the end of a tile
 GROUP_SHARED = 0.789, 0.00681  # µs where CTAs share the blocks of a tile: once, and for each block and token of a tile
-GROUP_STAGES = 6  # at most, of four groups and their weights each: with 7 and 8, 42 copies under way at once, kernels hung on an H200
 PIECES_COLUMNS = 32768  # the sums of whose blocks fit in shared memory
-PIECES_TOKENS = 16  # up to which `cuda.linear.fragments` multiplies with groups on Hopper; not measured
-PIECES_TOKENS_BY = 64  # the same where activations have groups too
-LONE_ROWS = 256  # times blocks of 1,024 columns, up to which a CTA holds all weights of its rows
+PIECES_TOKENS = 16  # up to which `cuda.linear.fragments` multiplies with groups on Hopper
+PIECES_TOKENS_BY = 16  # the same where activations have groups too
 ALONE = (
     3  # CTAs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 )
@@ -540,23 +538,12 @@ def _group_us(n: int, k: int, m: int, c: Tiles, processors: int) -> float:
     return us + (0 if c.split == 1 else GROUP_SHARED[0] + GROUP_SHARED[1] * blocks * c.tokens)
 
 
-def _group_stages(c: Tiles, group: int, boxed: bool) -> tuple[int, int, int]:
-    """Return the stages of weights, the groups of a stage of tokens, and these stages, as they fit in shared memory."""
-    each = 2 if c.tokens > 64 else 4
-    sums = 128 * c.tokens * ((4 if c.tokens >= 64 and c.split == 1 else 0) + (2 if boxed else 0))
-    room = (tuned.ROOM if boxed else tuned.SHARED) - sums
-    if each == 4:
-        stages = min(room // (group * (128 + 4 * c.tokens)), GROUP_STAGES)
-        return stages, each, stages
-    return 2, each, min((room - 2 * 128 * group) // (each * c.tokens * group), GROUP_STAGES)
-
-
-def _at_once(scale: Value) -> Value:
-    """Return scales of f16 as integers of four or two of them, where each row has whole ones."""
-    for count, kind in ((4, torch.int64), (2, torch.int32)):
-        if scale.dtype is torch.float16 and scale.shape[1] % count == 0 and scale.data_ptr() % (2 * count) == 0:
-            return scale.view(kind)
-    return scale
+def _group_stages(c: Tiles, group: int, boxed: bool) -> tuple[int, int]:
+    """Return the stages of weights and of tokens that fit in shared memory."""
+    sums = 2 * 64 * c.tokens * ((4 if c.tokens > 64 and c.split == 1 else 0) + (2 if boxed else 0))
+    units = 2 if c.tokens > 64 else 4
+    room = (tuned.ROOM if boxed else tuned.SHARED) - sums - units * 128 * group
+    return units, min(room // (c.tokens * group), 12)
 
 
 def _group_tiles(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, c: Tiles) -> Value:
@@ -569,20 +556,17 @@ def _group_tiles(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: V
     g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
     weights, q = w.units(group), t.straight().q
     early = w.keeps(f"units of {group}")
-    if scale.dtype is not torch.float16:
-        c = c._replace(tokens=min(c.tokens, 64))  # 128 spill registers, and gave wrong results on an H200
     blocks, tiles = -(-groups // (COLUMNS // group)), -(-n // 128) * -(-m // c.tokens)
     c = c._replace(split=min(c.split, blocks))
     boxed = _is_boxed(out, _biases(bias))
-    units, each, stages = _group_stages(c, group, boxed)
+    units, stages = _group_stages(c, group, boxed)
     space = (out, out)
     if c.split > 1:
         sums = scratch((tiles * blocks * 128 * c.tokens,), torch.int32, out.device)
         space = sums, counters(out.device).some(2 * tiles)
+    half = c.tokens // 2 if c.tokens > 64 else c.tokens
     kind = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(out.dtype)
-    boxes = [(weights, [64, group], gl.uint8), (q, [c.tokens, group], gl.int8), (out, [c.tokens, 64], kind)][
-        : 2 + boxed
-    ]
+    boxes = [(weights, [64, group], gl.uint8), (q, [c.tokens, group], gl.int8), (out, [half, 64], kind)][: 2 + boxed]
     w_box, x_box, *of_out = (
         TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, element))
         for x, block, element in boxes
@@ -591,11 +575,19 @@ def _group_tiles(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: V
     with current(out):
         launch(
             cuda_group_tiles.group_tiles, (min(tiles * c.split, g.processors),),
-            w_box, x_box, t.scale, _at_once(scale), _bias(bias, out), out, of_out[0] if of_out else None, *space, m, n, groups,
-            BM=c.tokens, GROUP=group, WIDE=units, STAGES=stages, SPLIT=c.split, BIAS=_biases(bias), PER=each, REGISTERS=240,
+            w_box, x_box, t.scale, scale, _bias(bias, out), out, of_out[0] if of_out else None, *space, m, n, groups,
+            BM=c.tokens, GROUP=group, WIDE=units, STAGES=stages, SPLIT=c.split, BIAS=_biases(bias), REGISTERS=240,
             **_options(g, 4, early=early, maxnreg=168),
         )  # fmt: skip
     return out
+
+
+def _at_once(scale: Value) -> Value:
+    """Return scales of f16 as integers of four or two of them, where each row has whole ones."""
+    for count, kind in ((4, torch.int64), (2, torch.int32)):
+        if scale.dtype is torch.float16 and scale.shape[1] % count == 0 and scale.data_ptr() % (2 * count) == 0:
+            return scale.view(kind)
+    return scale
 
 
 class Pieces(NamedTuple):
@@ -620,11 +612,11 @@ def group_config(n: int, k: int, m: int, processors: int, by_group: bool = False
 
 
 def pieces_for(n: int, k: int, m: int, processors: int) -> Pieces:
-    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight; two tiles of rows where rows are many."""
+    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight; two tiles of rows where that leaves enough CTAs."""
     blocks = -(-tuned.wide(k) // COLUMNS)
     across = min(1 << (blocks - 1).bit_length(), 8)
-    tiles = 2 if -(-n // 16) > 4 * processors else 1
-    return Pieces(tiles, across, 1, min(1 << (-(-m // 8) - 1).bit_length(), 4))
+    tiles = 2 if 4 * -(-n // 32) >= 3 * processors else 1
+    return Pieces(tiles, across, 1, 1 if m <= 8 else 2)
 
 
 def _group_choice(g: Gpu, w: Weights, m: int, by_group: bool) -> Tiles | Pieces | None:
@@ -749,6 +741,13 @@ class Lone(NamedTuple):
     warps: int
 
 
+LONE = Lone(8, 16, 4), Lone(16, 16, 8), Lone(32, 16, 8), Lone(64, 16, 8)
+LONE_ROWS = 256  # times blocks of 1,024 columns, up to which a CTA holds all weights of its rows
+LONE_TERMS = 128  # of a row, up to which one thread adds them
+LONE_CTAS = 4  # on each multiprocessor, at most
+LONE_QUANTISER = 14.0  # rows that one warp multiplies in the time in which it quantises a token
+
+
 def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
     """Return the tile config of the kernel that norms and quantises one token by itself and multiplies with groups; None where there
     is none.
@@ -764,14 +763,21 @@ def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
         or group not in LINED
     ):
         return None
-    return lone_for(n, k, g.processors)
+    return lone_for(n, k, group, g.processors)
 
 
-def lone_for(n: int, k: int, processors: int) -> Lone | None:
-    """Return as many rows a CTA that there are no more than some CTAs on each multiprocessor, and their weights fit in registers."""
+def lone_for(n: int, k: int, group: int, processors: int) -> Lone | None:
+    """Return the rows a CTA whose weights fit in registers with which the busiest multiprocessor has least work; None: there are none.
+
+    Each CTA quantises the token for itself, which takes its threads as long as some rows do.
+    """
     blocks = -(-tuned.wide(k) // COLUMNS)
-    rows = next((16 * each for each in (1, 2, 4) if -(-n // (16 * each)) <= ALONE * processors), None)
-    return None if rows is None or rows * blocks > LONE_ROWS else Lone(rows, 16, 8)
+    if (COLUMNS // group) << (blocks - 1).bit_length() > LONE_TERMS:
+        return None
+    configs = [c for c in LONE if c.rows * blocks <= LONE_ROWS and -(-n // c.rows) <= LONE_CTAS * processors]
+    return min(
+        configs, key=lambda c: -(-n // (c.rows * processors)) * (c.rows + LONE_QUANTISER / c.warps), default=None
+    )
 
 
 def fused_groups(

@@ -15,7 +15,7 @@ from tritium.backends.cuda.linear.choice import wide
 
 Value: TypeAlias = torch.Tensor
 CHUNK = 1 << 26  # codes that are unpacked at a time
-PAIRS = 0, 1, 2, 3, 15, 4, 5, 6, 7  # codes of two weights a and b by 3 (a + 1) + b + 1; see `cuda.linear.group_tiles`
+PAIRS = 0, 1, 2, 3, 15, 4, 5, 6, 7  # codes of two weights a and b by 3 (a + 1) + b + 1; see `cuda.linear.fragments`
 
 
 class Weights:
@@ -137,12 +137,12 @@ def _joined(codes: Value, axis: int) -> Value:
 def _in_units(codes: Value, count: int, group: int) -> Value:
     """Return rows in the order of `cuda.linear.group_tiles`: of each four columns of four groups four bytes.
 
-    The first two have the codes of the first two groups, the others those of the last two: a nibble for each column, by `PAIRS`.
+    The first two have the codes of the first and the third group, the others those of the second and the fourth, by column.
     """
     padded = torch.nn.functional.pad(codes, (0, count * 4 * group - codes.shape[1]))
     c0, c1, c2, c3 = padded.view(-1, count, 4, group // 4, 2, 2).unbind(2)
-    fours = torch.stack((3 * c0 + c1, 3 * c2 + c3), 3)  # [rows, unit, word, pair of groups, pair of columns, column]
-    return _nibbles(fours).reshape(codes.shape[0], count * group)
+    fours = torch.stack((c0 | c2 << 2, c1 | c3 << 2), 3)  # [rows, unit, word, pair of groups, pair of columns, column]
+    return (fours[..., 0] | fours[..., 1] << 4).reshape(codes.shape[0], count * group)
 
 
 def _nibbles(pairs: Value) -> Value:
