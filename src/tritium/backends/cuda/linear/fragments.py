@@ -311,36 +311,49 @@ def _rows_of(first, Q: gl.constexpr, WK: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def _scales(of_scale, k, r: gl.constexpr, GROUPS, WK: gl.constexpr, GROUP: gl.constexpr):
-    """Load the scales of rows for the groups of block r of each warp; behind the last any."""
+    """Load the scales of rows for the groups of block r of each warp; 0 behind the last: what is multiplied there again adds nothing."""
     EACH: gl.constexpr = _of_load(of_scale.dtype.element_ty)
     COUNT: gl.constexpr = 1024 // GROUP // EACH
     result = ()
     for p in gl.static_range(COUNT):
-        near = gl.minimum((k + r * WK) * COUNT + p, GROUPS // EACH - 1)
-        result += (gl.expand_dims(gl.expand_dims(gl.load(of_scale + near), 3), 5),)
+        at = (k + r * WK) * COUNT + p
+        result += (gl.expand_dims(gl.expand_dims(gl.load(of_scale + at, mask=at < GROUPS // EACH, other=0), 3), 5),)
+    return result
+
+
+@gluon.jit
+def _ahead(cells, c, i: gl.constexpr, SIZE: gl.constexpr, FAR: gl.constexpr, BLOCKS: gl.constexpr):
+    """Return where piece i of those from c on is, SIZE words each; behind the last of a row, where that is.
+
+    Loads without masks are issued long before their use. FAR: how far behind the first warp's piece that of the last is.
+    """
+    if i + FAR < BLOCKS:
+        result = cells + i * SIZE
+    else:
+        result = cells + gl.minimum(i, BLOCKS - 1 - c) * SIZE
     return result
 
 
 @gluon.jit
 def _piece(cells, c, i: gl.constexpr, FAR: gl.constexpr, BLOCKS: gl.constexpr):
-    """Load piece i of those from c on, 128 words each; FAR: how far behind the first warp's that of the last is."""
-    if i + FAR < BLOCKS:
-        return gl.load(cells + i * 128, eviction_policy="evict_first")
-    return gl.load(cells + i * 128, mask=c + i < BLOCKS, other=0, eviction_policy="evict_first")
+    """Load piece i of the weights of rows."""
+    return gl.load(_ahead(cells, c, i, 128, FAR, BLOCKS), eviction_policy="evict_first")
 
 
 @gluon.jit
-def _of_piece(cells, token, M, c, i: gl.constexpr, FAR: gl.constexpr, BLOCKS: gl.constexpr, TILED: gl.constexpr):
+def _eight(x, first, M, c, e, BLOCKS: gl.constexpr, TILED: gl.constexpr):
+    """Return the address where each warp starts to read eight tokens; behind the last token the last, whose results are not stored again."""
+    if TILED:
+        near = gl.minimum(first // 8, (M - 1) // 8)
+        return x + near.to(gl.int64) * (BLOCKS * 256) + c * 256 + e
+    return x + gl.minimum(first + e // 16, M - 1).to(gl.int64) * (BLOCKS * 32) + c * 32 + e % 16
+
+
+@gluon.jit
+def _of_piece(cells, c, i: gl.constexpr, FAR: gl.constexpr, BLOCKS: gl.constexpr, TILED: gl.constexpr):
     """Load both halves of piece i of eight tokens."""
-    SIZE: gl.constexpr = 256 if TILED else 32
-    b0 = cells + i * SIZE
-    b1 = b0 + (128 if TILED else 16)
-    if TILED and i + FAR < BLOCKS:
-        return gl.load(b0), gl.load(b1)
-    inside = c + i < BLOCKS
-    if not TILED:
-        inside = inside & (token < M)
-    return gl.load(b0, mask=inside, other=0), gl.load(b1, mask=inside, other=0)
+    b0 = _ahead(cells, c, i, 256 if TILED else 32, FAR, BLOCKS)
+    return gl.load(b0), gl.load(b0 + (128 if TILED else 16))
 
 
 @gluon.jit
@@ -377,7 +390,7 @@ def _plus(block, sums, by, of_token, HALF: gl.constexpr):
 
 
 @gluon.jit
-def _block(ws, from_w, groups, token, M, c, tables, by, of_tokens, SCALES, r: gl.constexpr, ROUNDS: gl.constexpr, BLOCKS: gl.constexpr,
+def _block(ws, from_w, groups, c, tables, by, of_tokens, SCALES, r: gl.constexpr, ROUNDS: gl.constexpr, BLOCKS: gl.constexpr,
            P: gl.constexpr, WK: gl.constexpr, TILED: gl.constexpr, GROUP: gl.constexpr, BY: gl.constexpr):  # fmt: skip
     """Return the sums of block r of each warp for each eight tokens, and the weights of its next block, where there is one."""
     HALVES: gl.constexpr = 128 // GROUP
@@ -393,7 +406,7 @@ def _block(ws, from_w, groups, token, M, c, tables, by, of_tokens, SCALES, r: gl
             following = following + (_piece(from_w, c, (r + 1) * WK * 8 + i, FAR, BLOCKS),)
         late = ()
         for t in gl.static_range(len(groups)):
-            b0, b1 = _of_piece(groups[t], token + 8 * t, M, c, r * WK * 8 + i, FAR, BLOCKS, TILED)
+            b0, b1 = _of_piece(groups[t], c, r * WK * 8 + i, FAR, BLOCKS, TILED)
             sums = _sums(a, b0, b1, HALVES)
             total = block[t]
             for h in gl.static_range(HALVES):
@@ -476,7 +489,7 @@ def group_fragments(
     groups = ()
     of_tokens = ()
     for t in gl.static_range(TG):
-        groups = groups + (gl.expand_dims(_group(x, first + 8 * t, M, k * 8, e, BLOCKS, TILED), 1),)
+        groups = groups + (gl.expand_dims(_eight(x, first + 8 * t, M, k * 8, e, BLOCKS, TILED), 1),)
         of_tokens = of_tokens + (_by_token(token_scale, first + 8 * t, M, SCALES, P, WK),)
     tables = _register(ws[0], TABLES[0]), _register(ws[0], TABLES[1])
     warp, row = _rows_of(gl.program_id(0) * WIDE, gl.SliceLayout(3, gl.SliceLayout(5, P)), WK, WIDE)
@@ -485,11 +498,10 @@ def group_fragments(
         gl.float32, [TG * ROUNDS, WK * WIDE, 128], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     )
     wait_for_inputs()
-    token = gl.expand_dims(first + e // 16, 1)
     for r in gl.static_range(ROUNDS):
         by = _scales(of_scale, warp, r, GROUPS, WK, GROUP)
         block, ws = _block(
-            ws, from_w, groups, token, M, c, tables, by, of_tokens, SCALES, r, ROUNDS, BLOCKS, P, WK, TILED, GROUP, BY
+            ws, from_w, groups, c, tables, by, of_tokens, SCALES, r, ROUNDS, BLOCKS, P, WK, TILED, GROUP, BY
         )
         for t in gl.static_range(TG):
             flat = gl.convert_layout(gl.reshape(block[t], [WK, WIDE, 128]), L, assert_trivial=True)
