@@ -311,13 +311,16 @@ def _rows_of(first, Q: gl.constexpr, WK: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def _scales(of_scale, k, r: gl.constexpr, GROUPS, WK: gl.constexpr, GROUP: gl.constexpr):
-    """Load the scales of rows for the groups of block r of each warp; 0 behind the last: what is multiplied there again adds nothing."""
+    """Load the scales of rows for the groups of block r of each warp; 0 behind the last group: what is multiplied there adds
+    nothing.
+    """
     EACH: gl.constexpr = _of_load(of_scale.dtype.element_ty)
     COUNT: gl.constexpr = 1024 // GROUP // EACH
     result = ()
     for p in gl.static_range(COUNT):
-        at = (k + r * WK) * COUNT + p
-        result += (gl.expand_dims(gl.expand_dims(gl.load(of_scale + at, mask=at < GROUPS // EACH, other=0), 3), 5),)
+        index = (k + r * WK) * COUNT + p
+        loaded = gl.load(of_scale + index, mask=index < GROUPS // EACH, other=0)
+        result += (gl.expand_dims(gl.expand_dims(loaded, 3), 5),)
     return result
 
 
@@ -342,7 +345,9 @@ def _piece(cells, c, i: gl.constexpr, FAR: gl.constexpr, BLOCKS: gl.constexpr):
 
 @gluon.jit
 def _eight(x, first, M, c, e, BLOCKS: gl.constexpr, TILED: gl.constexpr):
-    """Return the address where each warp starts to read eight tokens; behind the last token the last, whose results are not stored again."""
+    """Return the address where each warp starts to read eight tokens; behind the last token it is that of the last again, whose
+    results are not stored.
+    """
     if TILED:
         near = gl.minimum(first // 8, (M - 1) // 8)
         return x + near.to(gl.int64) * (BLOCKS * 256) + c * 256 + e
