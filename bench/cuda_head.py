@@ -146,7 +146,7 @@ def line(result: dict[str, Any]) -> str:
     return f"{result['kind']:<7} {result['tokens']:>3}  {cells}  {times:.2f} x  rows {sum(rows) / len(rows):.1f}, most {max(rows)}  {said}"
 
 
-def write(path: Any, found: Sequence[dict[str, Any]], shape: Sequence[int]) -> None:
+def write(path: Any, found: Sequence[dict[str, Any]], shape: Sequence[int], of_model: bool) -> None:
     """Write the results file."""
     rows = [
         results.Entry((f"{r['kind']}", str(r["tokens"])), results.compared(r["us"], CERTIFIED) | {
@@ -157,10 +157,9 @@ def write(path: Any, found: Sequence[dict[str, Any]], shape: Sequence[int]) -> N
     columns = results.compared_columns(CONTENDERS, CERTIFIED, "µs", "median time of a token of each sequence")
     columns.append(results.Column("rows", "", "rows of the f16 head that were read for a token, mean"))
     equal = sum(r["equal"] for r in found)
-    notes = [
-        f"Head {shape[0]} x {shape[1]}; tokens and logits are those of the whole head bit by bit in {equal} of {len(found)} rows."
-    ]
-    title = "Greedy tokens of an output head on a GPU"
+    compared = "Tokens are those" if of_model else "Tokens and logits are, bit by bit, those"
+    notes = [f"Head {shape[0]} x {shape[1]}. {compared} of the whole head in {equal} of {len(found)} rows."]
+    title = "Decode steps with each output head on a GPU" if of_model else "Greedy tokens of an output head on a GPU"
     results.write(
         path, title, ("head", "sequences"), columns, rows, needs=[results.GPU, results.need("torch")], notes=notes
     )
@@ -192,7 +191,7 @@ def main() -> None:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump({"gpu": torch.cuda.get_device_name(), "shape": [args.rows, args.columns], "results": found}, file)
     if args.results:
-        write(args.results, found, (args.rows, args.columns))
+        write(args.results, found, (args.rows, args.columns), bool(args.model))
 
 
 if __name__ == "__main__":

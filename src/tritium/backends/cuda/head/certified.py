@@ -181,7 +181,7 @@ def read_kernel(
             match = chosen[None, :] & (number[None, :] == numbers[:, None])
             row = tl.max(tl.where(match, rn[None, :], -1), 1)
             from_w = w + row.to(tl.int64)[:, None] * K
-            logit = row_sums(from_w, (row >= 0)[:, None], x, t, TOKENS, K, 1, EACH, BK, STAGES)[0]
+            logit = row_sums(from_w, (row >= 0)[:, None], x, t, TOKENS, K, 1, EACH, BK, STAGES, SOME=True)[0]
             if TIMES:
                 logit = logit * multiplier
             tl.atomic_max(best + t, tl.max(tl.where(row >= 0, key_of(logit, row), NONE), 0), sem="relaxed")

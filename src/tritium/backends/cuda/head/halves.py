@@ -23,11 +23,11 @@ MOST = 16  # tokens, up to which it is used: they share weights by way of the ca
 @triton.jit
 def row_sums(
     from_w, there, x, first, TOKENS, K,
-    M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
     """Return the sums [BN] of rows of weights with each of M tokens of x from the first on.
 
-    Rows are given by their addresses [BN, 1]; the sums of those that are not `there` [BN, 1] are 0.
+    Rows are given by their addresses [BN, 1]. SOME: those that are not `there` [BN, 1] are not read, and their sums are 0.
 
     The columns k, k + BK, k + 2 BK … are added up in order, then the BK sums: a logit has the same bits wherever its row is.
     """
@@ -37,7 +37,8 @@ def row_sums(
         sums = sums + (tl.zeros((BN, BK), tl.float32),)
     for k in tl.range(0, K, BK, num_stages=STAGES):
         inside = k + rk < K
-        part = tl.load(from_w + (k + rk)[None, :], mask=there & inside[None, :], other=0.0).to(tl.float32)
+        read = there & inside[None, :] if SOME else inside[None, :]
+        part = tl.load(from_w + (k + rk)[None, :], mask=read, other=0.0).to(tl.float32)
         longer = ()
         for i in tl.static_range(M):
             token = tl.minimum(first + i, TOKENS - 1).to(tl.int64)
@@ -62,8 +63,8 @@ def few(
     begin(EARLY)
     first = tl.program_id(0) * M
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
-    from_w = w + rn.to(tl.int64)[:, None] * K
-    sums = row_sums(from_w, (rn < N)[:, None], x, first, TOKENS, K, M, BN, BK, STAGES)
+    from_w = w + tl.minimum(rn, N - 1).to(tl.int64)[:, None] * K
+    sums = row_sums(from_w, (rn < N)[:, None], x, first, TOKENS, K, M, BN, BK, STAGES, SOME=False)
     for i in tl.static_range(M):
         y = sums[i]
         if BIAS:
