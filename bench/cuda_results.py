@@ -196,19 +196,21 @@ def training(records: Records) -> Rows:
 
 
 def groups(records: Records) -> Rows:
-    names = list(dict.fromkeys(name for part in records for cell in part for name in cell["us"]))
+    cells = [cell for part in records if isinstance(part, list) for cell in part]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["us"]))
     columns = [Column(name, "µs", f"median time of a layer, quantiser included, {name}") for name in names]
     columns += [
         Column(f"{name} / none", "×", f"time with {name} / time with one scale for all", "ratio") for name in names[1:]
     ]
     rows = []
-    for cell in (cell for part in records for cell in part):
+    for cell in cells:
         us = cell["us"]
         ratios = {f"{name} / none": ratio_in(us, name, names[0]) for name in names[1:]}
         rows.append(Entry((str(cell["tokens"]), f"{cell['n']}×{cell['k']}"), times_of(us) | present(**ratios)))
-    checked = sum(cell["checked"] for part in records for cell in part)
-    wrong = sum(cell["wrong"] for part in records for cell in part)
-    note = f"{checked:,} results compared with the formula, wrong: {wrong}."
+    drawn = [part for part in records if isinstance(part, dict)]
+    checked, wrong = (sum(one[name] for one in (*cells, *drawn)) for name in ("checked", "wrong"))
+    of_these = sum(part["checked"] for part in drawn)
+    note = f"{checked:,} results compared with the formula, {of_these:,} of them of random sizes, wrong: {wrong}."
     return Rows("Ternary layers with groups of columns on a GPU", ("tokens", "n × k"), columns, rows, (note,))
 
 

@@ -298,6 +298,17 @@ def test_training_makes_rows_of_times_and_notes_of_losses() -> None:
     )
 
 
+def test_groups_are_rows_and_random_sizes_a_note() -> None:
+    us = {"none": (4.0,) * 3, "group 128": (5.0,) * 3, "group 64": "not run: refused"}
+    cell = {"n": 64, "k": 256, "tokens": 8, "us": us, "checked": 1000, "wrong": 0}
+    rows = cuda_results.groups([[cell], {"checked": 2000, "wrong": 1, "worst": ["one"]}])
+    (row,) = rows.rows
+    assert row.labels == ("8", "64×256")
+    assert row.figures["group 128 / none"].median == pytest.approx(1.25)
+    assert set(row.figures) < {column.name for column in rows.columns}
+    assert rows.notes == ("3,000 results compared with the formula, 2,000 of them of random sizes, wrong: 1.",)
+
+
 def test_products_of_experts_are_rows_and_models_notes() -> None:
     us = {"bf16, loop": (12.0,) * 3, "tritium": (4.0,) * 3, "tritium, group 128": "not run: refused"}
     cell = {"what": "down", "n": 64, "k": 32, "tokens": 8, "us": us, "checked": 1000, "wrong": 0}

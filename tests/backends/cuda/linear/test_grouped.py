@@ -98,15 +98,67 @@ def test_programs_may_share_the_blocks_of_a_tile(monkeypatch: pytest.MonkeyPatch
 def test_tiles_of_warpgroups_have_the_bits_of_the_reference(
     monkeypatch: pytest.MonkeyPatch, n: int, k: int, m: int, group: int, cut: ct.Tiles
 ) -> None:
-    monkeypatch.setattr(ct, "group_tiles_for", lambda *_: cut)
+    monkeypatch.setattr(ct, "group_config", lambda *_: cut)
     check(n, k, m, group, "token")
     check(n, k, m, group, "token", biased=False, to=np.float32)
+
+
+@pytest.mark.skipif(not CUDA, reason="runs on CUDA alone")
+@pytest.mark.parametrize(
+    "cut", [ct.Pieces(1, 1, 1, 1), ct.Pieces(2, 4, 1, 2), ct.Pieces(1, 2, 2, 4), ct.Pieces(1, 8, 1, 2)]
+)
+@pytest.mark.parametrize(("n", "k", "m", "group"), [(300, 2560, 40, 128), (295, 2624, 13, 64), (64, 1152, 9, 128)])
+def test_fragments_have_the_bits_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch, n: int, k: int, m: int, group: int, cut: ct.Pieces
+) -> None:
+    monkeypatch.setattr(ct, "group_config", lambda *_: cut)
+    check(n, k, m, group, "token")
+    monkeypatch.setattr(ct, "_group_tiled", lambda *_: False)
+    check(n, k, m, group, "token", biased=False, to=np.float32)
+
+
+@given(st.lists(st.integers(-16256, 16256), min_size=2, max_size=2), st.integers(1, 0x7BFF))
+def test_sums_that_begin_with_the_bits_of_a_float_have_terms_rounded_once(sums: list[int], bits: int) -> None:
+    """Two sums plus the bits of 1.5 * 2**23 are two floats, and one double that 0 times it plus a constant resets."""
+    started = (np.array(sums) + 0x4B400000).astype(np.int32)
+    scale = np.array(bits, np.uint16).view(np.float16).astype(np.float64)  # every finite one above 0
+    exact = started.view(np.float32).astype(np.float64) * scale - 12582912.0 * scale  # 24 + 11 bits: no rounding
+    assert np.array_equal(exact.astype(np.float32), (np.array(sums, np.float64) * scale).astype(np.float32))
+    assert np.float32(12582912.0 * scale) == 12582912.0 * scale
+    magic = np.full(2, 0x4B400000, np.int32).view(np.float64)
+    assert np.array_equal((started.view(np.float64) * 0.0 + magic).view(np.int32), [0x4B400000] * 2)
 
 
 def test_tiles_are_shared_where_they_are_few() -> None:
     assert ct.group_tiles_for(4096, 4096, 16, 132) == ct.Tiles(16, 4)
     assert ct.group_tiles_for(14336, 4096, 64, 132) == ct.Tiles(64, 1)
     assert ct.group_tiles_for(8192, 8192, 4096, 132).split == 1
+
+
+def test_one_token_has_programs_of_few_rows_whose_weights_fit_in_registers() -> None:
+    assert ct.lone_for(4096, 4096, 128, 132) == ct.Lone(32, 16, 8)
+    assert ct.lone_for(14336, 4096, 128, 132) == ct.Lone(64, 16, 8)
+    assert ct.lone_for(2560, 13824, 128, 132) is not None
+    assert ct.lone_for(2560, 13824, 64, 132) is None
+    assert ct.lone_for(1 << 20, 1024, 128, 132) is None
+
+
+def test_few_tokens_are_multiplied_by_fragments_on_hopper() -> None:
+    assert ct.group_config(4096, 4096, 2, 132) is None
+    assert ct.group_config(4096, 4096, 3, 132) == ct.Pieces(2, 4, 1, 1)
+    assert ct.group_config(2560, 6912, 16, 132) == ct.Pieces(1, 8, 1, 2)
+    assert ct.group_config(4096, 4096, 64, 132) == ct.group_tiles_for(4096, 4096, 64, 132)
+    assert ct.group_config(4096, 4096, 64, 132, by_group=True) is None
+    assert isinstance(ct.group_config(4096, 1 << 16, 16, 132), ct.Tiles)
+
+
+@given(st.integers(1, 5), st.integers(1, 17))
+def test_scales_are_loaded_several_at_once(n: int, groups: int) -> None:
+    scale = torch.rand((n, groups)).half()
+    found = ct._at_once(scale)
+    assert found.element_size() == 8 if groups % 4 == 0 else 4 if groups % 2 == 0 else 2
+    assert torch.equal(found.view(torch.float16), scale)
+    assert ct._at_once(scale.float()).dtype is torch.float32
 
 
 @given(st.integers(1, 5), st.integers(1, 1300), st.sampled_from([64, 128]))
@@ -207,4 +259,50 @@ def test_tiles_of_warpgroups_compile_for_hopper_without_spills(cut: ct.Tiles, gr
     even = ["N", *(name for name, kind in kinds.items() if kind.startswith("*"))]
     made = built(group_tiles.group_tiles, kinds, fixed, 90, even, num_warps=4, maxnreg=168, enable_fp_fusion=False)
     assert made.asm["ptx"].count("wgmma.wait_group") < made.asm["ptx"].count("wgmma.mma_async")
+    assert spills_at_most(made, 0)
+
+
+@compiles
+@pytest.mark.parametrize(("cut", "k", "group"), [(ct.Pieces(2, 8, 1, 2), 13824, 64)])
+def test_fragments_with_groups_compile_for_hopper_without_spills(cut: ct.Pieces, k: int, group: int) -> None:
+    from tritium.backends.cuda.linear import fragments
+
+    kinds = {"w": "*i32", "x": "*i32", "token_scale": "*fp32", "scale": "*i64", "bias": "*fp32", "out": "*bf16"}
+    fixed = {
+        "BLOCKS": k // 128,
+        "NT": cut.tiles,
+        "WK": cut.across,
+        "WN": cut.beside,
+        "TG": cut.groups,
+        "TILED": True,
+        "GROUP": group,
+        "BIAS": 1,
+        "BY": False,
+    }
+    warps = cut.across * cut.beside
+    made = built(fragments.group_fragments, kinds, fixed, 90, ["N", *kinds], num_warps=warps, enable_fp_fusion=False)
+    rounds = -(-k // (1024 * cut.across))
+    assert made.asm["ptx"].count("mma.sync") == rounds * 8 * 4 * cut.tiles * cut.groups
+    assert spills_at_most(made, 0)
+
+
+@compiles
+@pytest.mark.parametrize(("k", "group"), [(6912, 64), (13824, 128)])
+def test_one_token_of_floats_compiles_for_hopper_without_spills(k: int, group: int) -> None:
+    from tritium.backends.cuda.linear import gemv
+
+    c = ct.lone_for(4096, k, group, 132)
+    assert c is not None
+    kinds = {"w": "*i32", "x": "*bf16", "weight": "*fp32", "scale": "*fp16", "bias": "*fp32", "out": "*bf16"}
+    fixed = {
+        "K": k,
+        "KW": cw.wide(k) // 16,
+        "BN": c.rows,
+        "TK": c.lanes,
+        "GROUP": group,
+        "EPS": 1e-6,
+        "NORM": 2,
+        "BIAS": 1,
+    }
+    made = built(gemv.group_gemv, kinds, fixed, 90, ["N", *kinds], num_warps=c.warps, enable_fp_fusion=False)
     assert spills_at_most(made, 0)

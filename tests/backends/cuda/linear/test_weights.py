@@ -33,6 +33,18 @@ def test_every_code_stands_where_tensor_cores_look_for_it(n: int, k: int, seed: 
 
 
 @settings(max_examples=25, deadline=None)
+@given(st.integers(1, 70), st.integers(1, 300), st.integers(0, 2**31))
+def test_pairs_are_the_fields_of_fragments_two_by_two(n: int, k: int, seed: int) -> None:
+    w = torch.from_numpy(np.random.default_rng(seed).integers(-1, 2, (n, k)).astype(np.int8))
+    made = cw.ternary_of(w)
+    codes = (made.fragments().view(torch.uint8).view(-1, 4, 1) >> (2 * torch.arange(4, dtype=torch.uint8))) & 3
+    first, second = 3 * codes[:, :, 0] + codes[:, :, 1], 3 * codes[:, :, 2] + codes[:, :, 3]  # [word, byte]
+    shifts = 4 * torch.arange(8)
+    found = (made.pairs().view(-1, 1).long() >> shifts) & 15
+    assert torch.equal(found, torch.tensor(cw.PAIRS)[torch.cat((first, second), 1).long()])
+
+
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 300), st.booleans(), st.integers(0, 2**31))
 def test_planes_hold_columns_a_quarter_of_a_row_apart(n: int, k: int, straight: bool, seed: int) -> None:
     w = np.random.default_rng(seed).integers(-1, 2, (n, k)).astype(np.int8)
@@ -77,7 +89,7 @@ def test_an_arrangement_made_in_a_capture_is_not_kept(monkeypatch: pytest.Monkey
     )
     with monkeypatch.context() as patch:
         patch.setattr(cw, "capturing", lambda: True)
-        for name in ("planes", "fragments", "straight"):
+        for name in ("planes", "fragments", "pairs", "straight"):
             assert torch.equal(getattr(made, name)(), getattr(made, name)())
             assert not made.keeps(name)
         assert whole.straight() is whole.data

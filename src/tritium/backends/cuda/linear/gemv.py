@@ -26,6 +26,32 @@ PACKED = gl.constexpr("""{
 }""")  # the integers nearest to four numbers, to which ROUND was added, as bytes: they are the lowest of each
 
 
+def _two_sums() -> str:
+    """Return PTX of the sums of 64 columns: those of the first two planes of four words, and those of the others; then zeros."""
+    lines = ["{ .reg .b32 t, c<4>;"]
+    for s, mask in enumerate(("0x03030303", "0x0c0c0c0c", "0x30303030", "0xc0c0c0c0")):
+        for word in range(4):
+            lines.append(f"and.b32 t, ${8 + word}, {mask};")
+            lines.append(f"dp4a.u32.s32 c{s}, t, ${12 + 4 * s + word}, {f'c{s}' if word else 0};")
+    lines += ["shr.s32 c1, c1, 2; add.s32 $0, c0, c1;", "shr.s32 c2, c2, 4; shr.s32 c3, c3, 6; add.s32 $4, c2, c3;"]
+    return " ".join([*lines, *(f"mov.u32 ${i}, 0;" for i in (1, 2, 3, 5, 6, 7)), "}"])
+
+
+def _two_totals() -> str:
+    """Return PTX of the sums of the tokens of those columns."""
+    lines = []
+    for s in range(4):
+        for word in range(4):
+            to = 4 * (s // 2)
+            before = f"${to}" if s % 2 or word else 0
+            lines.append(f"dp4a.s32.s32 ${to}, ${8 + 4 * s + word}, 0x01010101, {before};")
+    return " ".join([*lines, *(f"mov.u32 ${i}, 0;" for i in (1, 2, 3, 5, 6, 7))])
+
+
+TWO_SUMS, TWO_TOTALS = gl.constexpr(_two_sums()), gl.constexpr(_two_totals())
+OF_SUMS, OF_TOTALS = (gl.constexpr(",".join(["=&r"] * 8 + ["r"] * count)) for count in (20, 16))
+
+
 @gluon.jit
 def may_start():
     """Allow the next kernel of the stream to launch; it waits for this one where it needs its results."""
@@ -142,10 +168,10 @@ def _read(x, column, inside):
 
 @gluon.jit
 def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
-               EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr):  # fmt: skip
+               EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, LINED: gl.constexpr):  # fmt: skip
     """Write a token as words of int8 to shared memory, WIDE a plane; return them, its sum and its scale.
 
-    GATED: it is relu2(x) * gated. NORM: 0 none, 1 plain, 2 weighted. Each thread has a word of every PART."""
+    GATED: it is relu2(x) * gated. NORM: 0 none, 1 plain, 2 weighted. LINED: planes of `cuda.linear.grouped`. Threads have a word of a PART."""
     PART: gl.constexpr = 32 * gl.num_warps()
     PARTS: gl.constexpr = (PLANES * WIDE + PART - 1) // PART
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
@@ -158,7 +184,7 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
     by = ()
     for i in gl.static_range(PARTS):  # all loads are issued together
         plane, j = (thread + i * PART) // WIDE, (thread + i * PART) % WIDE
-        column = gl.expand_dims(plane * KW + j, 1) * 4 + of_word
+        column = gl.expand_dims(j // 8 * 32 + plane * 8 + j % 8 if LINED else plane * KW + j, 1) * 4 + of_word
         inside = gl.expand_dims((plane < PLANES) & (j < KW), 1) & (column < K)
         v = v + (_read(x, column, inside),)
         if GATED:
@@ -282,7 +308,7 @@ def gemv(
     wait_for_inputs()
     by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)
     if FLOATS:
-        words, summed, of_token = _quantised(x, gated, weight, K, KW, WIDE, PLANES, EPS, NORM, GATED)
+        words, summed, of_token = _quantised(x, gated, weight, K, KW, WIDE, PLANES, EPS, NORM, GATED, False)
     else:
         summed, of_token = _of_token(total, token_scale, out, CODES)
         if WIDE > 0:
@@ -310,6 +336,132 @@ def gemv(
                 c0 = _signed(ws[i], a[0], c0)
         r = gl.sum(c0 + (c1 >> 2) + (c2 >> 4) + (c3 >> 6), 1)
         _store(r, summed if CODES else 0, of_token, by, added, out + m * N, rn, N, BIAS)
+
+
+@gluon.jit
+def _line_sums(part):
+    """Return the sums of the words of each line of 128 columns: those of two lanes."""
+    return gl.sum(gl.reshape(part, [part.shape[0], part.shape[1] // 8, 8]), 2)
+
+
+@gluon.jit
+def _terms(w, a, by):
+    """Return the terms of groups of columns, [rows, groups]: a lane has half of the columns of 128. by: the scales of these, or those of
+    their halves.
+    """
+    totals = gl.inline_asm_elementwise(TWO_TOTALS, OF_TOTALS, a, dtype=(gl.int32, gl.int32), is_pure=True, pack=4)
+    sums = gl.inline_asm_elementwise(
+        TWO_SUMS, OF_SUMS, [w, a[0], a[1], a[2], a[3]], dtype=(gl.int32, gl.int32), is_pure=True, pack=4
+    )
+    low, high = sums[0] - totals[0], sums[1] - totals[1]
+    if len(by) == 1:
+        result = _line_sums(low + high).to(gl.float32) * by[0]
+    else:
+        halves = gl.join(_line_sums(low).to(gl.float32) * by[0], _line_sums(high).to(gl.float32) * by[1])
+        result = gl.reshape(halves, [w.shape[0], w.shape[1] // 4])
+    return result
+
+
+@gluon.jit
+def _scales_of(scale, line, rows, N, GROUPS, HALVES: gl.constexpr):
+    """Load the scales of lines of rows, or those of their halves; 0 behind the last."""
+    result = ()
+    for h in gl.static_range(HALVES):
+        g = gl.expand_dims(line * HALVES + h, 0)
+        from_row = scale + gl.expand_dims(gl.minimum(rows, N - 1) * GROUPS, 1)
+        result = result + (gl.load(from_row + g, mask=g < GROUPS, other=0.0),)
+    return result
+
+
+@gluon.jit
+def _as_floats(by):
+    result = ()
+    for h in gl.static_range(len(by)):
+        result = result + (by[h].to(gl.float32),)
+    return result
+
+
+@gluon.jit
+def _beside(parts):
+    """Return tensors [rows, n], a power of two of them, beside each other."""
+    COUNT: gl.constexpr = len(parts)
+    ROWS: gl.constexpr = parts[0].shape[0]
+    EACH: gl.constexpr = parts[0].shape[1]
+    for _ in gl.static_range(COUNT.bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts) // 2):
+            halves = halves + (gl.join(parts[i], parts[i + len(parts) // 2]),)
+        parts = halves
+    return parts[0].reshape([ROWS, EACH, COUNT]).permute((0, 2, 1)).reshape([ROWS, EACH * COUNT])
+
+
+@gluon.jit
+def _columns(t):
+    """Split [rows, n], all n of which a thread has, into its columns, in order."""
+    parts = (t,)
+    for _ in gl.static_range(t.shape[1].bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts)):
+            one = parts[i]
+            halves = halves + gl.split(one.reshape([one.shape[0], 2, one.shape[1] // 2]).permute((0, 2, 1)))
+        parts = halves
+    return parts
+
+
+@gluon.jit
+def group_gemv(
+    w, x, weight, scale, bias, out, N, GROUPS, K: gl.constexpr, KW: gl.constexpr, BN: gl.constexpr, TK: gl.constexpr,
+    GROUP: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr, BIAS: gl.constexpr,
+):  # fmt: skip
+    """Multiply one token of floats, as `gemv` does, with BN rows a CTA whose weights have a scale for each GROUP of columns.
+
+    w: lines as in `cuda.linear.grouped`. TK lanes, 16 or 32, along a row: one or two blocks of 1,024 columns at a time. Terms meet in
+    one thread for each row, which adds them in order.
+    """
+    L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps(), 1], [1, 0])
+    BK: gl.constexpr = TK * 4
+    COUNT: gl.constexpr = (KW + BK - 1) // BK
+    EACH: gl.constexpr = BK * 16 // GROUP
+    may_start()
+    rn = gl.minimum(gl.program_id(0) * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, L)), N - 1)
+    rk = gl.arange(0, BK, layout=gl.SliceLayout(0, L))
+    row = w + gl.expand_dims(rn.to(gl.int64), 1) * KW + gl.expand_dims(rk, 0)
+    ws = ()
+    for i in gl.static_range(COUNT):
+        inside = gl.expand_dims(rk + i * BK < KW, 0)
+        ws = ws + (gl.load(row + i * BK, mask=inside, other=0, eviction_policy="evict_first"),)
+    wait_for_inputs()
+    G: gl.constexpr = gl.SliceLayout(
+        2, gl.BlockedLayout([1, 1, 4], [32 // TK, TK // 2, 2], [gl.num_warps(), 1, 1], [2, 1, 0])
+    )
+    near = gl.program_id(0) * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, G))
+    line = gl.arange(0, BK // 8, layout=gl.SliceLayout(0, G))
+    by = ()
+    for i in gl.static_range(COUNT):
+        by = by + (_scales_of(scale, i * (BK // 8) + line, near, N, GROUPS, 128 // GROUP),)
+    words, _, of_token = _quantised(x, x, weight, K, KW, COUNT * BK, 4, EPS, NORM, False, True)
+    terms = ()
+    for i in gl.static_range(COUNT):
+        a = ()
+        for s in gl.static_range(4):
+            a = a + (_shared(words, rk, s, i, COUNT * BK, BK),)
+        terms = terms + (_terms(ws[i], a, _as_floats(by[i])),)
+    for _ in gl.static_range(next_power_of_2(COUNT) - COUNT):
+        terms = terms + (gl.zeros_like(terms[0]),)
+    ALL: gl.constexpr = EACH * len(terms)
+    TO: gl.constexpr = gl.BlockedLayout([1, ALL], [32, 1], [gl.num_warps(), 1], [1, 0])
+    each = _columns(gl.convert_layout(_beside(terms), TO))
+    y = gl.zeros_like(each[0])
+    for b in gl.static_range((KW + 63) // 64):
+        block = each[b * (1024 // GROUP)]
+        for i in gl.static_range(1, 1024 // GROUP):
+            block = block + each[b * (1024 // GROUP) + i]
+        y = y + block
+    y = gl.reshape(y, [BN]) * of_token
+    to = gl.program_id(0) * BN + gl.arange(0, BN, layout=y.type.layout)
+    if BIAS > 0:
+        y = y + gl.load(bias + to, mask=to < N, other=0.0).to(gl.float32)
+    gl.store(out + to, y.to(out.dtype.element_ty), mask=to < N)
 
 
 fix_cache_keys(globals())

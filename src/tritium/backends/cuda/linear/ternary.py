@@ -42,6 +42,9 @@ GROUP_TIMES = {
 }  # µs of 1,024 columns of a tile of 128 rows, by its tokens, on an H200
 GROUP_ENDS = 3.674  # µs of the start and the end of a tile
 GROUP_SHARED = 0.789, 0.00681  # µs where CTAs share the blocks of a tile: once, and for each block and token of a tile
+PIECES_COLUMNS = 32768  # the sums of whose blocks fit in shared memory
+PIECES_TOKENS = 16  # up to which `cuda.linear.fragments` multiplies with groups on Hopper
+PIECES_TOKENS_BY = 16  # the same where activations have groups too
 ALONE = (
     3  # CTAs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 )
@@ -543,9 +546,7 @@ def _group_stages(c: Tiles, group: int, boxed: bool) -> tuple[int, int]:
     return units, min(room // (c.tokens * group), 12)
 
 
-def _group_tiles(
-    t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, cut: Tiles | None
-) -> Value:
+def _group_tiles(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, c: Tiles) -> Value:
     """Return the product with groups by `cuda.linear.group_tiles`."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -553,7 +554,6 @@ def _group_tiles(
     from tritium.backends.cuda.linear import group_tiles as cuda_group_tiles
 
     g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
-    c = cut or group_tiles_for(n, t.k, m, g.processors)
     weights, q = w.units(group), t.straight().q
     early = w.keeps(f"units of {group}")
     blocks, tiles = -(-groups // (COLUMNS // group)), -(-n // 128) * -(-m // c.tokens)
@@ -582,6 +582,73 @@ def _group_tiles(
     return out
 
 
+def _at_once(scale: Value) -> Value:
+    """Return scales of f16 as integers of four or two of them, where each row has whole ones."""
+    for count, kind in ((4, torch.int64), (2, torch.int32)):
+        if scale.dtype is torch.float16 and scale.shape[1] % count == 0 and scale.data_ptr() % (2 * count) == 0:
+            return scale.view(kind)
+    return scale
+
+
+class Pieces(NamedTuple):
+    """The tile config of `cuda.linear.fragments.group_fragments`.
+
+    Tiles of 16 rows of a warp, warps along a row, warps with rows of their own, eights of tokens.
+    """
+
+    tiles: int
+    across: int
+    beside: int
+    groups: int
+
+
+def group_config(n: int, k: int, m: int, processors: int, by_group: bool = False) -> Tiles | Pieces | None:
+    """Return the kernel for Hopper and its tile config that multiplies with groups; None where plain ones do."""
+    if m <= GROUP_FEW:
+        return None
+    if m <= (PIECES_TOKENS_BY if by_group else PIECES_TOKENS) and k <= PIECES_COLUMNS:
+        return pieces_for(n, k, m, processors)
+    return None if by_group else group_tiles_for(n, k, m, processors)
+
+
+def pieces_for(n: int, k: int, m: int, processors: int) -> Pieces:
+    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight; two tiles of rows where that leaves enough CTAs."""
+    blocks = -(-tuned.wide(k) // COLUMNS)
+    across = min(1 << (blocks - 1).bit_length(), 8)
+    tiles = 2 if 4 * -(-n // 32) >= 3 * processors else 1
+    return Pieces(tiles, across, 1, 1 if m <= 8 else 2)
+
+
+def _group_choice(g: Gpu, w: Weights, m: int, by_group: bool) -> Tiles | Pieces | None:
+    """Return `group_config` where there is Hopper's Gluon."""
+    return group_config(*w.shape, m, g.processors, by_group) if g.capability == HOPPER and g.has_gluon else None
+
+
+def _group_tiled(x: Value, w: Weights, group: int) -> bool:
+    """Return True if the kernel that will multiply x with weights that have groups reads tiled tokens."""
+    lined = group in LINED and w.ternary and bool(x.shape[0] and w.shape[0] and w.shape[1])
+    return lined and isinstance(_group_choice(gpu(x.device), w, x.shape[0], False), Pieces)
+
+
+def _group_fragments(
+    t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, by_group: bool, c: Pieces
+) -> Value:
+    """Return the product with groups by `cuda.linear.fragments`; by_group as in `_lined`."""
+    from tritium.backends.cuda.linear import fragments as cuda_fragments
+
+    g, (m, n) = gpu(out.device), out.shape
+    weights, tiles = w.pairs(), c.tiles * c.beside
+    early = w.keeps("pairs")
+    with current(out):
+        launch(
+            cuda_fragments.group_fragments, (-(-weights.shape[0] // tiles), -(-m // (8 * c.groups))),
+            weights, t.q.view(torch.int32), t.scale, _at_once(scale), _bias(bias, out), out, m, n, weights.shape[0], scale.shape[1],
+            w.wide // group, BLOCKS=weights.shape[1], NT=c.tiles, WK=c.across, WN=c.beside, TG=c.groups, TILED=t.tiled,
+            GROUP=group, BIAS=_biases(bias), BY=by_group, **_options(g, c.across * c.beside, early=early),
+        )  # fmt: skip
+    return out
+
+
 def _lined(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int, by_group: bool) -> Value:
     """Return the product with groups by `cuda.linear.grouped`; by_group: of tokens of `quantise_lines`."""
     from tritium.backends.cuda.linear import grouped as cuda_grouped
@@ -589,8 +656,11 @@ def _lined(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, 
     g, (m, n), groups = gpu(out.device), out.shape, scale.shape[1]
     if not (m and n):
         return out
-    if m > GROUP_FEW and not by_group and g.capability == HOPPER and g.has_gluon:
-        return _group_tiles(t, w, scale, bias, out, group, None)
+    cut = _group_choice(g, w, m, by_group)
+    if isinstance(cut, Pieces):
+        return _group_fragments(t, w, scale, bias, out, group, by_group, cut)
+    if cut is not None:
+        return _group_tiles(t, w, scale, bias, out, group, cut)
     c, ready = lines_for(n, t.k, m, g.processors), w.keeps("lines")
     weights, asm = w.lines(), g.capability > (0, 0)
     q = t.straight().q
@@ -634,13 +704,18 @@ def linear(
     alone = None if group else alone_on(flat, w, choice)
     if alone is not None:
         return fused(flat, w, scale, bias, to, norm, choice=alone).reshape(*lead, w.shape[0])
+    lone = None if by_group else group_alone_on(flat, w, group)
+    if lone is not None:
+        return fused_groups(flat, w, scale, bias, to, norm, group, lone).reshape(*lead, w.shape[0])
     if by_group and not k:
         return torch.zeros((*lead, w.shape[0]), dtype=to, device=x.device) + (0 if bias is None else bias.to(to))
     if by_group:
         lined = group in LINED and w.ternary
         tokens = quantise_lines(flat, group, norm) if lined else quantise_groups(flat, group)
+    elif group:
+        tokens = quantise(flat, norm, _group_tiled(flat, w, group))
     else:
-        tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
+        tokens = quantise_for(w, flat, norm, choice)
     y = product(tokens, w, scale, bias, to, group, by_group=by_group, choice=choice)
     return y.reshape(*lead, w.shape[0])
 
@@ -656,6 +731,73 @@ def alone_on(x: Value, w: Weights, picked: Choice | None = None) -> Choice | Non
     if c.kernel != "gemv" or not tuned.fits(case, c):
         return None
     return c if -(-case.n // c.get("rows")) <= ALONE * g.processors else None
+
+
+class Lone(NamedTuple):
+    """The tile config of `cuda.linear.gemv.group_gemv`: rows of a CTA, lanes along a row, warps."""
+
+    rows: int
+    lanes: int
+    warps: int
+
+
+LONE = Lone(8, 16, 4), Lone(16, 16, 8), Lone(32, 16, 8), Lone(64, 16, 8)
+LONE_ROWS = 256  # times blocks of 1,024 columns, up to which a CTA holds all weights of its rows
+LONE_TERMS = 128  # of a row, up to which one thread adds them
+LONE_CTAS = 4  # on each multiprocessor, at most
+LONE_QUANTISER = 14.0  # rows that one warp multiplies in the time in which it quantises a token
+
+
+def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
+    """Return the tile config of the kernel that norms and quantises one token by itself and multiplies with groups; None where there
+    is none.
+    """
+    g, (n, k) = gpu(x.device), w.shape
+    if (
+        x.shape[0] != 1
+        or not n
+        or not k
+        or g.capability != HOPPER
+        or not g.has_gluon
+        or not w.ternary
+        or group not in LINED
+    ):
+        return None
+    return lone_for(n, k, group, g.processors)
+
+
+def lone_for(n: int, k: int, group: int, processors: int) -> Lone | None:
+    """Return the rows a CTA whose weights fit in registers with which the busiest multiprocessor has least work; None: there are none.
+
+    Each CTA quantises the token for itself, which takes its threads as long as some rows do.
+    """
+    blocks = -(-tuned.wide(k) // COLUMNS)
+    if (COLUMNS // group) << (blocks - 1).bit_length() > LONE_TERMS:
+        return None
+    configs = [c for c in LONE if c.rows * blocks <= LONE_ROWS and -(-n // c.rows) <= LONE_CTAS * processors]
+    return min(
+        configs, key=lambda c: -(-n // (c.rows * processors)) * (c.rows + LONE_QUANTISER / c.warps), default=None
+    )
+
+
+def fused_groups(
+    x: Value, w: Weights, scale: Value, bias: Value | None, to: torch.dtype, norm: Norm | None, group: int, c: Lone
+) -> Value:
+    """Multiply one token [1, k] of floats with weights that have groups, in one launch, as `fused` does."""
+    from tritium.backends.cuda.linear import gemv as cuda_gemv
+
+    x, g, (n, k) = _readable(x), gpu(x.device), w.shape
+    out = torch.empty((1, n), dtype=to, device=x.device)
+    weights, early = w.lines().view(torch.int32), w.keeps("lines")
+    kind, weight, eps = _norm(norm, x)
+    scale = (scale if scale.dtype is torch.float16 else scale.float()).contiguous()
+    with current(out):
+        launch(
+            cuda_gemv.group_gemv, (-(-n // c.rows),), weights, x, weight, scale, _bias(bias, out), out, n, scale.shape[1],
+            K=k, KW=weights.shape[1], BN=c.rows, TK=c.lanes, GROUP=group, EPS=eps, NORM=kind, BIAS=_biases(bias),
+            **_options(g, c.warps, early=early),
+        )  # fmt: skip
+    return out
 
 
 def quantise_for(w: Weights, x: Value, norm: Norm | None = None, picked: Choice | None = None) -> Tokens:

@@ -15,6 +15,7 @@ from tritium.backends.cuda.linear.choice import wide
 
 Value: TypeAlias = torch.Tensor
 CHUNK = 1 << 26  # codes that are unpacked at a time
+PAIRS = 0, 1, 2, 3, 15, 4, 5, 6, 7  # codes of two weights a and b by 3 (a + 1) + b + 1; see `cuda.linear.fragments`
 
 
 class Weights:
@@ -99,6 +100,14 @@ class Weights:
         out = self.data.new_empty((-(-self.shape[0] // 16), self.wide // 128, 512), dtype=torch.uint8)
         return self._each(out, 16, _in_fragments).view(torch.int32).view(*out.shape[:2], 32, 4)
 
+    def pairs(self) -> Value:
+        """Return int32 as `fragments` does, with a nibble for each two weights; see `cuda.linear.fragments`."""
+        return self._arranged("pairs", self._pairs)
+
+    def _pairs(self) -> Value:
+        out = self.data.new_empty((-(-self.shape[0] // 16), self.wide // 128, 512), dtype=torch.uint8)
+        return self._each(out, 16, _in_pairs).view(torch.int32).view(*out.shape[:2], 32, 4)
+
     def straight(self) -> Value:
         """Return int8 [n, wide]."""
         return self._arranged("straight", self._straight)
@@ -136,16 +145,33 @@ def _in_units(codes: Value, count: int, group: int) -> Value:
     return (fours[..., 0] | fours[..., 1] << 4).reshape(codes.shape[0], count * group)
 
 
+def _nibbles(pairs: Value) -> Value:
+    """Join the codes of `PAIRS` of adjacent pairs of weights to bytes."""
+    codes = torch.tensor(PAIRS, dtype=torch.uint8, device=pairs.device)[pairs.int()]
+    return codes[..., 0] | codes[..., 1] << 4
+
+
 def _in_fragments(codes: Value) -> Value:
-    """Return rows in the order of `cuda.linear.fragments`.
+    """Return rows in the order of `cuda.linear.fragments`."""
+    return _joined(_fields(codes), 3)
+
+
+def _in_pairs(codes: Value) -> Value:
+    """Return rows in that order, of each four bytes with four fields the pairs of the first two fields, then those of the others."""
+    c0, c1, c2, c3 = _fields(codes).unbind(3)
+    fours = torch.stack([(3 * a + b).view(*a.shape[:2], 128, 2, 2) for a, b in ((c0, c1), (c2, c3))], 3)
+    return _nibbles(fours).reshape(*c0.shape)
+
+
+def _fields(codes: Value) -> Value:
+    """Return codes as [tile, block, byte, field] of `cuda.linear.fragments`.
 
     Axes of the codes: [tile, row half, row, block, j half, quarter, j pair, k half, byte].
     """
     short = -codes.shape[0] % 16
     codes = torch.nn.functional.pad(codes, (0, 0, 0, short))
     parts = codes.view(codes.shape[0] // 16, 2, 8, codes.shape[1] // 128, 2, 4, 2, 2, 4)
-    words = parts.permute(0, 3, 2, 5, 7, 1, 8, 4, 6).reshape(parts.shape[0], parts.shape[3], 512, 4)
-    return _joined(words, 3)
+    return parts.permute(0, 3, 2, 5, 7, 1, 8, 4, 6).reshape(parts.shape[0], parts.shape[3], 512, 4)
 
 
 def ternary(data: Value, shape: tuple[int, int]) -> Weights:
