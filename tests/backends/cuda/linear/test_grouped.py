@@ -143,6 +143,17 @@ def test_one_token_has_programs_of_few_rows_whose_weights_fit_in_registers() -> 
     assert ct.lone_for(1 << 20, 1024, 128, 132) is None
 
 
+@pytest.mark.skipif(not CUDA, reason="runs on CUDA alone")
+@pytest.mark.parametrize(("n", "k", "group"), [(300, 2624, 64), (77, 6912, 128)])
+def test_one_token_is_normed_and_quantised_as_by_a_launch_of_its_own(n: int, k: int, group: int) -> None:
+    rng = np.random.default_rng(n)
+    _, made, scale = layer(rng, n, k, group)
+    x, weight = (torch.from_numpy(rng.standard_normal(size).astype(np.float32)).to(PLACE) for size in ((1, k), (k,)))
+    norm, of_rows = ct.Norm(weight, 1e-6), torch.from_numpy(scale).to(PLACE)
+    found = ct.linear(x, made, of_rows, None, torch.float32, group, norm)
+    assert torch.equal(found, ct.product(ct.quantise(x, norm), made, of_rows, None, torch.float32, group))
+
+
 def test_few_tokens_are_multiplied_by_fragments_on_hopper() -> None:
     assert ct.group_config(4096, 4096, 2, 132) is None
     assert ct.group_config(4096, 4096, 3, 132) == ct.Pieces(2, 4, 1, 1)

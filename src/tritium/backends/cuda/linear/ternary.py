@@ -612,7 +612,10 @@ def group_config(n: int, k: int, m: int, processors: int, by_group: bool = False
 
 
 def pieces_for(n: int, k: int, m: int, processors: int) -> Pieces:
-    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight; two tiles of rows where that leaves enough CTAs."""
+    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight.
+
+    They have two tiles of rows each where that leaves enough CTAs.
+    """
     blocks = -(-tuned.wide(k) // COLUMNS)
     across = min(1 << (blocks - 1).bit_length(), 8)
     tiles = 2 if 4 * -(-n // 32) >= 3 * processors else 1
@@ -749,8 +752,9 @@ LONE_QUANTISER = 14.0  # rows that one warp multiplies in the time in which it q
 
 
 def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
-    """Return the tile config of the kernel that norms and quantises one token by itself and multiplies with groups; None where there
-    is none.
+    """Return the tile config of the kernel that norms and quantises one token by itself and multiplies with groups.
+
+    None where there is none.
     """
     g, (n, k) = gpu(x.device), w.shape
     if (
@@ -767,7 +771,7 @@ def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
 
 
 def lone_for(n: int, k: int, group: int, processors: int) -> Lone | None:
-    """Return the rows a CTA whose weights fit in registers with which the busiest multiprocessor has least work; None: there are none.
+    """Return the rows of a CTA with which the busiest multiprocessor has least work; None where weights do not fit in registers.
 
     Each CTA quantises the token for itself, which takes its threads as long as some rows do.
     """
