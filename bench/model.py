@@ -8,7 +8,7 @@
         --peer "bitnet.cpp I2_S" bitnet/llama-bench i2s.gguf --threads 2     # built by bench/peers.sh
     python bench/make_model.py 2b --format bf16 && python bench/model.py --ours 2b.tritium \\
         --litespark "Litespark 1.0.3" litespark/bin/python 2b --threads 2  # an interpreter that has litespark-inference
-    python bench/model.py --ours 2b.tritium --parts                        # what a token's time goes to
+    python bench/model.py --ours 2b.tritium --parts                        # what the time of a token and of a prompt goes to
     python bench/model.py --ours 8b.gguf --memory                          # the most memory while it loads and writes
 
 Engines take turns, each in a process of its own, for several rounds; a figure is the median of the rounds with the
@@ -213,6 +213,38 @@ def kernels(model: Any, held: int) -> Iterator[tuple[str, float]]:
     yield "head", turns([lambda: model.network.head(x.reshape(1, c.hidden_size))] * 3) / 3
 
 
+def prompt_parts(model: Any, tokens: int, rounds: int = 5) -> list[str]:
+    """Read a prompt a few times under the profiler; return a line for each kind of kernel, all layers together, of the middle time."""
+    import tritium as tt
+
+    def read() -> float:
+        session = model.session(context=tokens + 1)
+        begun = time.perf_counter()
+        session.extend(0, [i % model.config.vocab_size for i in range(tokens)])
+        return time.perf_counter() - begun
+
+    read()  # compiles
+    profiles = []
+    for _ in range(rounds):
+        with tt.profile(ceilings=False) as profile:
+            seconds = read()
+        profiles.append((seconds, profile))
+    seconds, profile = sorted(profiles, key=lambda pair: pair[0])[rounds // 2]
+    own: dict[str, int] = {}
+    for row in profile.ops("layer"):
+        name = f"{row.name} {row.detail.rpartition('.')[2] if '.' in row.detail else ''}".strip()
+        own[name] = own.get(name, 0) + row.own_ns
+    total = sum(own.values())
+    lines = [
+        f"{name:<48} {ns / 1e6:8.3f} ms  {ns / total:6.1%}" for name, ns in sorted(own.items(), key=lambda x: -x[1])
+    ]
+    return [
+        *lines,
+        f"{'sum of the kernels':<48} {total / 1e6:8.3f} ms",
+        f"{f'a prompt of {tokens} tokens':<48} {1e3 * seconds:8.3f} ms  {1e9 * seconds / total:.3f} x",
+    ]
+
+
 def parts(path: str, args: argparse.Namespace) -> str:
     import tritium as tt
 
@@ -233,6 +265,8 @@ def parts(path: str, args: argparse.Namespace) -> str:
     lines += [
         f"{'sum of the kernels':<28} {1e3 * total:8.3f} ms",
         f"{'a decode step':<28} {1e3 * step:8.3f} ms  {step / total:.3f} x",
+        "",
+        *prompt_parts(model, args.prefill),
     ]
     return "\n".join(lines)
 
@@ -318,7 +352,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar=("NAME", "PYTHON", "FOLDER"),
         help="an interpreter that has litespark-inference, and a folder of bf16 numbers",
     )
-    parser.add_argument("--parts", action="store_true", help="what a token's time goes to")
+    parser.add_argument("--parts", action="store_true", help="what the time of a token and of a prompt goes to")
     parser.add_argument("--memory", action="store_true", help="the most memory while each of --ours loads and writes")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # of --memory: measure in this process
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

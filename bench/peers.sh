@@ -9,12 +9,17 @@
 # the others are cloned; LLAMA_GIT, BITNET_GIT, IK_GIT and KLEIDIAI_GIT name other places to clone from, folders too.
 # ccache is used where it is installed.
 # A build for another machine: FLAGS="-DGGML_NATIVE=OFF -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON" bench/peers.sh FOLDER
+# From a machine of another kind, with a cross compiler that a CMake toolchain file names; MARCH, since ik_llama.cpp needs more of
+# AVX-512 than its own flags ask for: ARCH=x86_64 MARCH=sapphirerapids FLAGS="-DCMAKE_TOOLCHAIN_FILE=/FILE -DGGML_NATIVE=OFF …"
 set -euo pipefail
 folder=$(mkdir -p "${1:?a folder is needed}" && cd "$1" && pwd)
+target=${MARCH:+-march=$MARCH}
 read -ra flags <<<"-DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF -DGGML_OPENMP=OFF -DLLAMA_BUILD_TESTS=OFF ${FLAGS:-}"
+if [ -n "$target" ]; then flags+=("-DCMAKE_C_FLAGS=$target" "-DCMAKE_CXX_FLAGS=$target"); fi
 if command -v ccache >/dev/null; then flags+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 jobs=${JOBS:-$(nproc)}
-arm=$([[ $(uname -m) == aarch64 || $(uname -m) == arm64 ]] && echo yes || true)
+arch=${ARCH:-$(uname -m)}
+arm=$([[ $arch == aarch64 || $arch == arm64 ]] && echo yes || true)
 
 source_of() {  # NAME URL: the sources' folder, cloned where it does not exist
   [ -e "$folder/$1" ] || git clone --recursive "$2" "$folder/$1"
@@ -59,8 +64,8 @@ bitnet() {
   sed -i 's/message(FATAL_ERROR "Clang is required/message(STATUS "Clang is recommended/' "$root/src/CMakeLists.txt"
   # Its fork asks for no instruction set on ARM: without -mcpu its products have no dot instructions. GCC 12 fails when it
   # vectorises its quantiser.
-  build bitnet BitNet llama-bench -DCMAKE_CXX_FLAGS="-fpermissive -w ${arm:+-mcpu=native -fno-tree-loop-vectorize}" \
-    -DCMAKE_C_FLAGS="-w ${arm:+-mcpu=native}" -DBITNET_X86_TL2=OFF -DBITNET_ARM_TL1=OFF
+  build bitnet BitNet llama-bench -DCMAKE_CXX_FLAGS="-fpermissive -w $target ${arm:+-mcpu=native -fno-tree-loop-vectorize}" \
+    -DCMAKE_C_FLAGS="-w $target ${arm:+-mcpu=native}" -DBITNET_X86_TL2=OFF -DBITNET_ARM_TL1=OFF
 }
 
 for peer in ${PEERS:-llama bitnet ik ${arm:+kleidiai}}; do "$peer"; done

@@ -7,6 +7,9 @@ that follows in a text (--lead), at the cost of any other processor, with and wi
     python bench/speculation.py                                        the small model in the package
     python bench/make_model.py mid.gguf --layers 16 --hidden 1024 --intermediate 2816 --heads 16 --kv-heads 4 --head-dim 64 --vocab 32000
     python bench/speculation.py mid.gguf --lead
+    python bench/speculation.py --draft draft.gguf --text held-out.txt  how many guesses are accepted, whatever they cost
+
+With --text every guess is verified: the prompts are 120 bytes each, cut from the file at equal distances.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import numpy as np
 import tritium as tt
 from tritium.models.load import Model
 from tritium.models.sampling import Context, Sampler
+from tritium.models.speculation.control import Costs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -93,6 +97,34 @@ def measure(model: Model, count: int, rounds: int, lead: bool, draft: Model | No
     return result | {"curve": session.costs.curve}
 
 
+class Free(Costs):
+    """Costs by which more tokens in a step cost nothing, so that every guess is verified."""
+
+    def known(self, size: int) -> bool:
+        return True
+
+    def cost(self, size: int) -> float:
+        return 1.0
+
+
+def accepted(model: Model, draft: Model | None, text: bytes, tokens: int, prompts: int) -> dict[float, tuple[int, int]]:
+    """Return for each temperature how many guesses were right and how many were verified, summed over prompts."""
+    result = {}
+    for temperature in (0.0, 0.7, 1.0):
+        session = model.session()
+        session.costs = Free(session.costs.sizes)
+        right = verified = 0
+        for i in range(prompts):
+            begin = i * (len(text) - 120) // prompts
+            made = model.generate(
+                text[begin : begin + 120].decode("utf-8", "replace"), session=session, max_tokens=tokens, ignore_eos=True,
+                temperature=temperature, seed=i, draft=draft, speculate=True,
+            )  # fmt: skip
+            right, verified = right + made.accepted, verified + made.guessed
+        result[temperature] = right, verified
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", help="a model file; default: the small model in the package")
@@ -101,7 +133,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, help="write every rate here")
+    parser.add_argument(
+        "--text", type=Path, help="verify every guess after prompts of this file, and print the share accepted"
+    )
+    parser.add_argument("--prompts", type=int, default=12, help="with --text: how many")
     a = parser.parse_args()
+    if a.text:
+        shares = accepted(
+            tt.load(a.model), tt.load(a.draft) if a.draft else None, a.text.read_bytes(), a.tokens, a.prompts
+        )
+        for temperature, (right, verified) in shares.items():
+            share, picked = right / max(verified, 1), a.prompts * a.tokens
+            steps = f"{picked / (picked - right):.2f} tokens a step"
+            print(f"temperature {temperature:g}: {right} of {verified} guesses accepted ({share:.1%}), {steps}")
+        return
     result = measure(tt.load(a.model), a.tokens, a.rounds, a.lead, tt.load(a.draft) if a.draft else None)
     if a.json:
         a.json.write_text(json.dumps(result, indent=1))

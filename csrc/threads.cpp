@@ -22,6 +22,7 @@
 
 #include "ahead.h"
 #include "limits.h"
+#include "units.h"
 #include "watch.h"
 
 namespace tritium {
@@ -33,6 +34,7 @@ using std::uint64_t;
 
 constexpr int kMaxThreads = 256;
 constexpr int kRangesPerThread = 4;  // the caller starts at once; workers that wake late still find something to do
+constexpr int64_t kMostRanges = (1 << 16) - 1;  // that a seat can count
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kLongestSpin = std::chrono::microseconds(500);
 constexpr int kSpinShare = 16;  // of the time since it last slept, a worker waits for the next job
@@ -299,28 +301,17 @@ std::atomic<int>& threads() {
   return count;
 }
 
-}  // namespace
-
-int available_threads() {
-  static const int count = cpu_limit();
-  return count;
-}
-
-int num_threads() { return threads().load(std::memory_order_relaxed); }
-
-void set_num_threads(int n) { threads().store(std::clamp(n, 1, kMaxThreads), std::memory_order_relaxed); }
-
-void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
+// Runs fn on `ranges` parts of [0, n), of `grain` or more each.
+void run_ranges(int64_t n, int64_t grain, int64_t ranges, void (*fn)(void*, int64_t, int64_t), void* context) {
   Watch* const watch = current_watch();
   if (n <= 0 || (watch && watch->ended())) return;
-  const int count = num_threads();
-  const int64_t ranges = std::min<int64_t>(n / std::max<int64_t>(grain, 1), int64_t{count} * kRangesPerThread);
   if (ranges <= 1) {
     fn(context, 0, n);
     if (watch) watch->check(Watch::Clock::now());
     return;
   }
-  const Work task{fn, context, std::max<int64_t>(grain, 1), watch};
+  const int count = num_threads();
+  const Work task{fn, context, grain, watch};
   if (count == 1) return task.run(0, n);
   static std::once_flag once;
   std::call_once(once, [] {
@@ -335,6 +326,26 @@ void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t),
   mine.job.align = n / ranges >= 1024 ? 64 : 1;  // long ranges begin on a cache line
   mine.run(static_cast<int>(std::min<int64_t>(count, ranges)) - 1);
   mine.held.store(false, std::memory_order_release);
+}
+
+}  // namespace
+
+int available_threads() {
+  static const int count = cpu_limit();
+  return count;
+}
+
+int num_threads() { return threads().load(std::memory_order_relaxed); }
+
+void set_num_threads(int n) { threads().store(std::clamp(n, 1, kMaxThreads), std::memory_order_relaxed); }
+
+void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
+  grain = std::max<int64_t>(grain, 1);
+  run_ranges(n, grain, std::min<int64_t>(n / grain, int64_t{num_threads()} * kRangesPerThread), fn, context);
+}
+
+void parallel_units(int64_t n, void (*fn)(void*, int64_t, int64_t), void* context) {
+  run_ranges(n, 1, std::min(n, kMostRanges), fn, context);
 }
 
 void fetch_ahead(const void* data, int64_t nbytes) {

@@ -1,5 +1,7 @@
 """Draws the loss curves of trainings as one SVG: solid what was trained on, dots what was held out.
 
+The loss of a distilled network is not bits of the text, so that its line joins the dots.
+
 python examples/plot_curve.py curve.svg ternary=kjv/log.json f32=float/log.json
 """
 
@@ -17,13 +19,17 @@ COLOURS = ("#c2410c", "#1d4ed8", "#15803d", "#7e22ce")
 
 def draw(logs: dict[str, dict]) -> str:
     """The picture of several logs, each by its name."""
-    points = {name: [(row["step"], row["loss"] / math.log(2)) for row in log["curve"]] for name, log in logs.items()}
     held = {
         name: [(row["step"], row["val_bits_per_byte"]) for row in log["curve"] if "val_bits_per_byte" in row]
         for name, log in logs.items()
     }
+    points = {
+        name: held[name] if log.get("teacher") else [(row["step"], row["loss"] / math.log(2)) for row in log["curve"]]
+        for name, log in logs.items()
+    }
     most = max(x for rows in points.values() for x, _ in rows)
-    low, high = 1.0, 3.0
+    low = min(1.0, math.floor(4 * min(y for rows in points.values() for _, y in rows)) / 4)
+    high = 3.0
 
     def x(step: float) -> float:
         return LEFT + (WIDTH - LEFT - 16) * step / most

@@ -2,10 +2,12 @@
 // weights as it lies; 16 tokens x 64 k is a tile of activations; their product adds to 16 x 16 sums.
 //   few tokens      VNNI, see avx512vnni.cpp
 //   up to 16 or 64  `Piece`: 16 tokens, all views of a unit; masked views go through a small ring, some units ahead
-//   more            `Blocks`: views or codes unpacked into L2; 32 tokens x 2 vectors of 16 rows in four registers
+//   more            `Blocks`: 32 tokens x 2 vectors of 16 rows in four registers; the first 32 tokens of a cell unpack
+//                   views or codes into L2, from where the others read them
 // Knows nothing of formats beyond views.h. Groups are whole units of 64 k; other
 // multiples of 16 k, and few tokens, are left to VNNI. Compiled in the namespace of avx512vnni.cpp: a product is one type
 // for both, and the kernels of that file are compiled once.
+#include "../units.h"
 #include "entries.h"
 #include "grouped.h"
 #include "tiles.h"
@@ -156,13 +158,17 @@ struct Fetch {
 };
 
 // A panels of 16 tokens, `panel` bytes apart, times B vectors of 16 rows into (or added to) c[16 A][rows], `row` bytes
-// apart.
-template <int A, int B>
+// apart. meanwhile(u) does other work while the tiles of unit u are multiplied.
+template <int A, int B, class Meanwhile>
 TRITIUM_INLINE void multiply(const int8_t* q, int64_t panel, const uint8_t* w, const uint8_t* w2, int64_t units,
-                             int32_t* c, int64_t row, bool add, Fetch& fetch) {
+                             int32_t* c, int64_t row, bool add, const Meanwhile& meanwhile) {
   const auto place = [&](int a, int b) { return c + a * 4 * row + b * 16; };
   each<A * B>([&](auto i) { add ? load_tile<i>(place(i / B, i % B), row) : zero_tile<i>(); });
   for (int64_t u = 0; u < units; ++u, q += kTile, w += kTile, w2 += kTile) {
+    each<kLines>([&](auto line) {  // of the next unit, which may be in L2 only
+      _mm_prefetch(reinterpret_cast<const char*>(w + kTile + line * kLine), _MM_HINT_T0);
+      if constexpr (B == 2) _mm_prefetch(reinterpret_cast<const char*>(w2 + kTile + line * kLine), _MM_HINT_T0);
+    });
     load_tile<4>(q);
     load_tile<6>(w);
     dot_tile<0, 4, 6>();
@@ -170,12 +176,12 @@ TRITIUM_INLINE void multiply(const int8_t* q, int64_t panel, const uint8_t* w, c
       load_tile<7>(w2);
       dot_tile<1, 4, 7>();
     }
+    meanwhile(u);
     if constexpr (A == 2) {
       load_tile<5>(q + panel);
       dot_tile<B, 5, 6>();
       if constexpr (B == 2) dot_tile<3, 5, 7>();
     }
-    fetch.step();
   }
   each<A * B>([&](auto i) { store_tile<i>(place(i / B, i % B), row); });
 }
@@ -191,6 +197,7 @@ struct Blocks {
   static constexpr int64_t kShort = 48, kChunk = 16;  // units: all at once, or so many that the tokens stay in L1
   static constexpr bool kViews = F::views == F::fields;
   static constexpr int kMade = kViews ? F::fields - 1 : F::fields;  // vectors of a block that are unpacked
+  static constexpr int64_t kUnitsAhead = 4;  // that vectors are unpacked before they are multiplied
   static constexpr int64_t kHanded = 4;  // strips whose results are handed over together: long rows need not be copied
   static constexpr int64_t kLongestSums = 1024;  // units: no difference of views leaves 32 bits
   using S = Strip<Blocks>;
@@ -208,16 +215,17 @@ struct Blocks {
     choose_cells();
   }
 
-  // The cells that are done first by all threads: a pair of a strip takes 1, reading and unpacking a strip 1.5, fetching
-  // a pair of tokens into L1 0.3.
+  // The cells that are done first by all threads: a pair of a strip takes 1, reading and unpacking a strip 1.2, beginning
+  // with a pair of tokens 0.1. At the end threads wait for half a cell, since they are not equally fast: large cells cost
+  // more than they save. Two strips make results long enough to be handed over where they are.
   void choose_cells() {
     constexpr int64_t kTallest = 6;
     int64_t least_time = INT64_MAX;
-    const int64_t threads = num_threads();
-    for (int64_t s = 1; s <= least(kTallest, strips); ++s) {
+    const int64_t threads = num_threads(), step = p.after && strips > 1 ? 2 : 1;
+    for (int64_t s = step; s <= least(kTallest, strips); s += step) {
       for (int64_t parts = 1; parts <= least(pairs, 4 * threads); ++parts) {
         const int64_t w = ceil_div(pairs, parts), cells = ceil_div(strips, s) * ceil_div(pairs, w);
-        const int64_t time = ceil_div(cells, threads) * (w * (10 * s + 3) + 15 * s);
+        const int64_t time = (2 * cells + threads) * (w * (10 * s + 1) + 12 * s);
         if (time >= least_time) continue;
         least_time = time;
         tall = s;
@@ -229,13 +237,13 @@ struct Blocks {
   int64_t made_bytes() const { return blocks * kMade * longest * kTile; }  // of a strip
   int64_t view_bytes() const { return tall * made_bytes(); }
   int64_t sum_bytes() const { return (chunks == 1 ? 1 : wide * tall) * tokens * rows * 4; }
-  int64_t result_bytes() const { return p.after ? kHanded * tokens * rows * 4 : 0; }
+  int64_t result_bytes() const { return kHanded * tokens * rows * 4; }
 
   static void run(const Product& product) {
     if (product.units > kLongestSums) return stream<Piece<F>>(product);
     const Blocks work(product);
     const int64_t across = ceil_div(work.pairs, work.wide), cells = ceil_div(work.strips, work.tall) * across;
-    parallel_for(cells, 1, [&](int64_t begin, int64_t end) {
+    parallel_units(cells, [&](int64_t begin, int64_t end) {
       const Workspace space(work.view_bytes() + work.sum_bytes() + work.result_bytes(), Need::must);
       configure_tiles(TileConfig(0, 16));
       for (int64_t i = begin; i < end; ++i) {
@@ -251,13 +259,13 @@ struct Blocks {
     const int64_t count = least(tall, strips - strip), last = least(pair + wide, pairs);
     for (int64_t c = 0; c < chunks; ++c) {
       const int64_t first = p.units * c / chunks, units = p.units * (c + 1) / chunks - first;
-      for (int64_t i = 0; i < count; ++i) unpack(S(p, strip + i), first, units, made + i * made_bytes());
       for (int64_t t = pair; t < last; ++t) {
         for (int64_t i = 0; i < count; ++i) {
           const S here(p, strip + i);
           int32_t* const mine = sums + (chunks == 1 ? 0 : ((t - pair) * tall + i) * tokens * rows);
           Fetch fetch = next_weights(strip + i, c, first + units, t - pair, last - pair);
-          block(here, made + i * made_bytes(), t * tokens, first, units, mine, c > 0, fetch);
+          const Made views{made + i * made_bytes(), t == pair};
+          block(here, views, t * tokens, first, units, mine, c > 0, fetch);
           if (c + 1 < chunks) continue;
           const int64_t place = i % kHanded;
           finish(here, t * tokens, mine, results + place * rows);
@@ -269,39 +277,93 @@ struct Blocks {
     }
   }
 
-  // One pair of panels times all vectors of a strip.
-  void block(const S& strip, const uint8_t* made, int64_t t, int64_t unit, int64_t units, int32_t* sums, bool add,
+  // The vectors of a strip that are unpacked, and whether they are yet to be.
+  struct Made {
+    uint8_t* data;
+    bool missing;
+  };
+
+  // One pair of panels times all vectors of a strip. The first pair unpacks a block's vectors some units before it needs
+  // them, while earlier ones are multiplied: that takes no time of its own.
+  void block(const S& strip, const Made& made, int64_t t, int64_t unit, int64_t units, int32_t* sums, bool add,
              Fetch& fetch) const {
-    const int8_t* const q = p.a.at(t, unit);
+    static_assert(kMade == 0 || blocks == 1 || F::fields % 2 == 0, "a block's first vector is the first of two");
     const int64_t panel = p.a.panel_bytes, row = rows * 4;
+    const int8_t* const q = p.a.at(t, unit);
     const int count = strip.blocks * F::fields;
-    const auto vector = [&](int v) {
+    const auto vector = [&](int v) -> const uint8_t* {
       const int b = v / F::fields, f = v % F::fields;
       if (kViews && f == F::raw) return strip.w + b * p.w_row + unit * kTile;
-      return made + (b * kMade + (kViews && f > F::raw ? f - 1 : f)) * units * kTile;
+      return made.data + (b * kMade + (kViews && f > F::raw ? f - 1 : f)) * units * kTile;
+    };
+    const auto pass = [&](int v, const auto& meanwhile) __attribute__((always_inline)) {
+      const uint8_t *const w = vector(v), *const w2 = v + 1 < count ? vector(v + 1) : w;
+      if (v + 1 < count) {
+        t + 16 < p.m ? multiply<2, 2>(q, panel, w, w2, units, sums, row, add, meanwhile)
+                     : multiply<1, 2>(q, panel, w, w2, units, sums, row, add, meanwhile);
+      } else {
+        t + 16 < p.m ? multiply<2, 1>(q, panel, w, w2, units, sums, row, add, meanwhile)
+                     : multiply<1, 1>(q, panel, w, w2, units, sums, row, add, meanwhile);
+      }
     };
     for (int v = 0; v < count; v += 2, sums += 32) {
-      const uint8_t* const w = vector(v);
-      if (v + 1 < count) {
-        t + 16 < p.m ? multiply<2, 2>(q, panel, w, vector(v + 1), units, sums, row, add, fetch)
-                     : multiply<1, 2>(q, panel, w, vector(v + 1), units, sums, row, add, fetch);
-      } else {
-        t + 16 < p.m ? multiply<2, 1>(q, panel, w, w, units, sums, row, add, fetch)
-                     : multiply<1, 1>(q, panel, w, w, units, sums, row, add, fetch);
+      if (kMade == 0 || !made.missing || v % F::fields != 0) {
+        pass(v, [&](int64_t) { fetch.step(); });
+        continue;
       }
+      const int b = v / F::fields;
+      const uint8_t* const from = strip.w + b * p.w_row + unit * kTile;
+      uint8_t* const to = made.data + b * kMade * units * kTile;
+      for (int64_t u = 0; u < least(kUnitsAhead, units); ++u) unpack(from + u * kTile, units, to + u * kTile);
+      pass(v, [&](int64_t u) {
+        const int64_t next = u + kUnitsAhead;
+        if (next < units) unpack(from + next * kTile, units, to + next * kTile);
+        fetch.step();
+      });
     }
   }
 
   void finish(const S& strip, int64_t t, int32_t* sums, float* results) const {
     const int64_t count = least(tokens, p.m - t);
-    if constexpr (kViews && F::views > 1) {
-      for (int64_t i = 0; i < count; ++i) {
+    if (!p.scale) {
+      for (int64_t i = 0; kViews && i < count; ++i) {
         auto* const mine = reinterpret_cast<Zmm::Sum*>(sums + i * rows);
         for (int b = 0; b < strip.blocks; ++b) F::solve(mine + b * F::views);
       }
+      return finish_strip(p, strip, t, count, sums);
     }
-    p.after ? strip_results(p, strip, t, count, sums, results, kHanded * rows)
-            : finish_strip(p, strip, t, count, sums);
+    RowScales scales;
+    load_scales(p, strip.row, strip.rows, scales);
+    for (int64_t r = strip.rows; r < rows; ++r) scales.scale[r] = scales.bias[r] = 0;
+    const bool here = !p.after && strip.rows == rows && Target(p, t, strip.row).plain;  // where they are wanted
+    for (int64_t i = 0; i < count; ++i, sums += rows, results += kHanded * rows) {
+      const Target target(p, t + i, strip.row);
+      float* const to = here ? reinterpret_cast<float*>(target.to) : results;
+      scales.biased ? put_results<true>(strip, t + i, sums, scales, to)
+                    : put_results<false>(strip, t + i, sums, scales, to);
+      if (!p.after && !here) scatter(p.out->type, to, target.to, p.out->step, strip.rows);
+    }
+  }
+
+  // The results of token t from its sums, 16 rows at a time: the steps of take_offset and fill_floats, in registers.
+  template <bool Biased>
+  TRITIUM_INLINE void put_results(const S& strip, int64_t t, const int32_t* sums, const RowScales& scales,
+                                  float* to) const {
+    static_assert(coding.coded == coding.rows);
+    const float token = p.a.scales[t];
+    const auto excess = static_cast<int32_t>(static_cast<uint32_t>(p.sum(t, 0)) * static_cast<uint32_t>(coding.offset));
+    for (int b = 0; b < strip.blocks; ++b) {
+      Zmm::Sum sum[F::fields];
+      each<F::fields>([&](auto f) { sum[f] = *reinterpret_cast<const Zmm::Sum*>(sums + (b * F::fields + f) * 16); });
+      if constexpr (kViews) F::solve(sum);
+      each<F::fields>([&](auto f) {
+        const int at = (b * F::fields + f) * 16;
+        const Zmm::Float scale = *reinterpret_cast<const Zmm::Float*>(scales.scale + at) * token;
+        Zmm::Float y = __builtin_convertvector(sum[f] - excess, Zmm::Float) * scale;
+        if constexpr (Biased) y = y + *reinterpret_cast<const Zmm::Float*>(scales.bias + at);
+        __builtin_memcpy(to + at, &y, sizeof(y));
+      });
+    }
   }
 
   // What will be unpacked next in place of this strip: its next chunk, or the strip of the next cell. Pair `turn` of
@@ -318,24 +380,20 @@ struct Blocks {
     return {from + turn * share, from + least((turn + 1) * share, bytes), static_cast<int>(8 / turns + 1)};
   }
 
-  // Vector after vector of 16 rows, each unit a tile.
-  void unpack(const S& strip, int64_t first, int64_t units, uint8_t* to) const {
-    for (int b = 0; kMade > 0 && b < strip.blocks; ++b) {
-      for (int64_t line = 0; line < units * kLines; ++line) {
-        const uint8_t* const from = strip.w + b * p.w_row + first * kTile + line * kLine;
-        uint8_t* const mine = to + b * kMade * units * kTile + line * kLine;
-        _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T1);
-        Zmm::V vector[F::fields];
-        if constexpr (kViews) {
-          F::template split<Zmm>(Zmm::load(from), vector);
-        } else {
-          F::template codes<Zmm>(Zmm::load(from), vector);
-        }
-        each<F::fields>([&](auto f) {
-          constexpr int slot = kViews && f > F::raw ? int{f} - 1 : int{f};
-          if constexpr (!kViews || f != F::raw) Zmm::store(mine + slot * units * kTile, vector[f]);
-        });
+  // One unit of a block: its vectors of 16 rows as tiles, `units` of them apart.
+  TRITIUM_INLINE static void unpack(const uint8_t* from, int64_t units, uint8_t* to) {
+    for (int line = 0; kMade > 0 && line < kLines; ++line, from += kLine, to += kLine) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T1);
+      Zmm::V vector[F::fields];
+      if constexpr (kViews) {
+        F::template split<Zmm>(Zmm::load(from), vector);
+      } else {
+        F::template codes<Zmm>(Zmm::load(from), vector);
       }
+      each<F::fields>([&](auto f) {
+        constexpr int slot = kViews && f > F::raw ? int{f} - 1 : int{f};
+        if constexpr (!kViews || f != F::raw) Zmm::store(to + slot * units * kTile, vector[f]);
+      });
     }
   }
 };

@@ -301,7 +301,7 @@ void stream_groups(const Product& p) {
   const std::int64_t strips = ceil_div(p.n, kStripRows<K>), bytes = strips * K::blocks * p.w_row;
   const bool split = p.m <= GroupStream<K>::kSplit;
   const std::int64_t possible = least(split ? strips * p.blocks() : strips, kMostPieces);
-  const Pieces pieces(p, bytes, possible);
+  const Pieces pieces(p, bytes, possible, GroupStream<K>::slot(p) * 4);
   const Workspace slots(split && pieces.count > 1 ? pieces.count * GroupStream<K>::slot(p) * 4 : 0, Need::must);
   GroupStream<K> work(p, pieces.count, slots.as<float>());
   parallel_for(pieces.count, 1, [&](std::int64_t begin, std::int64_t end) {

@@ -221,14 +221,16 @@ class Stream {
 };
 
 // How many pieces are worth their threads: several for each, so that those that start late do fewer; but each costs its
-// sums of all tokens.
+// sums of all tokens, of so many bytes: few of those of its weights.
 struct Pieces {
+  static constexpr std::int64_t kMostEach = 4, kWorthSums = 16;
   std::int64_t count;
 
-  Pieces(const Product& p, std::int64_t bytes, std::int64_t possible) {
+  Pieces(const Product& p, std::int64_t bytes, std::int64_t possible, std::int64_t sum_bytes) {
     const std::int64_t work = p.m * p.n * p.k / (kPieceWork * least(p.m, 4));
     const std::int64_t worth = least(least(bytes / kPieceBytes, work), possible);
-    const std::int64_t threads = least(num_threads(), worth), most_each = 4 / (1 + p.m / 4);
+    const std::int64_t threads = least(num_threads(), worth), cheap = bytes / most(1, threads * kWorthSums * sum_bytes);
+    const std::int64_t most_each = most(kMostEach / (1 + p.m / 4), least(kMostEach, cheap));
     count = most(1, threads) * (threads > 1 ? most(1, least(most_each, worth / threads)) : 1);
   }
 };
@@ -238,7 +240,7 @@ void stream(const Product& p) {
   const std::int64_t strips = ceil_div(p.n, kStripRows<K>), bytes = strips * K::blocks * p.w_row;
   const bool split = p.m <= kTogether;  // else there is enough to do without
   const std::int64_t possible = least(split ? strips * p.units : strips, kMostPieces);
-  const std::int64_t pieces = Pieces(p, bytes, possible).count;
+  const std::int64_t pieces = Pieces(p, bytes, possible, Stream<K>::slot(p) * 4).count;
   const Workspace space(split && pieces > 1 ? pieces * 2 * Stream<K>::slot(p) * 4 : 0, Need::must);
   Stream<K> work(p, pieces, space.as<std::int32_t>());
   parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {

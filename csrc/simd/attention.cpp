@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "../threads.h"
+#include "../units.h"
 #include "../workspace.h"
 #include "attention_neon.h"
 #include "gather.h"
@@ -31,7 +32,8 @@ constexpr int kMostRows = 4;              // queries that meet the same keys tog
 constexpr int64_t kBlock = 64;            // keys between two looks at the largest score
 constexpr int64_t kPart = 128;            // keys that are summed by themselves, so that threads may share a query
 constexpr int64_t kPlenty = 8;            // tasks for each thread that need no such sharing
-constexpr int64_t kTaskRows = 64;         // queries of a kv head that one thread takes through its keys
+constexpr int64_t kTaskRows = 64;         // queries of a kv head that one thread takes through its keys …
+constexpr int64_t kFewTaskRows = 32;      // … where there are not plenty of such tasks: later tokens have more keys
 #if defined(__aarch64__)
 constexpr int64_t kDirectRows = 4;        // with more of them, keys and values are widened first …
 #else
@@ -447,11 +449,15 @@ struct Attention {
   Attention(const Call& call, const Place* found)
       : q(call.in[0]), k(call.in[1]), v(call.in[2]), y(*call.out), batch(q.shape[0]), tokens(q.shape[1]),
         heads(q.shape[2]), size(q.shape[3]), shared(k.shape[1]), per(heads / shared), padded(whole(size, kDeep)),
-        task_tokens(per < kTaskRows ? least(kTaskRows / per, tokens) : 1), task_rows(task_tokens * per),
-        blocks((tokens + task_tokens - 1) / task_tokens),
+        task_tokens(tokens_of_task()), task_rows(task_tokens * per), blocks((tokens + task_tokens - 1) / task_tokens),
         scale(call.attrs->absent & 1 ? 1 / __builtin_sqrt(static_cast<double>(size)) : call.attrs->real[0]),
         window(call.attrs->absent & 2 ? k.shape[2] + 1 : call.attrs->whole[1]), places(found) {}
 
+  int64_t tokens_of_task() const {
+    const int64_t most = per < kTaskRows ? kTaskRows / per : 1, few = per < kFewTaskRows ? kFewTaskRows / per : 1;
+    if (tokens <= most) return tokens;
+    return batch * shared * ((tokens + most - 1) / most) < kPlenty * num_threads() ? few : most;
+  }
   int64_t tasks() const { return batch * shared * blocks; }
   int64_t scratch() const { return Scratch::size(task_rows, padded) * static_cast<int64_t>(sizeof(double)); }
   Task task(int64_t i) const;
@@ -646,10 +652,11 @@ void attention(const Call& call) {
   }
   const int64_t tasks = a.tasks(), parts = (seen + kPart - 1) / kPart, each = work * a.heads * a.padded / tasks;
   if (a.blocks == 1 && parts > 1 && num_threads() > 1 && tasks < kPlenty * num_threads()) return run_parts(a, parts);
-  parallel_for(tasks, kGrain / (each + 1) + 1, [&](int64_t begin, int64_t end) {
+  const auto run = [&](int64_t begin, int64_t end) {
     const Workspace space(a.scratch(), Need::must);
     for (int64_t i = begin; i < end; ++i) a.run(i, space.as<double>());
-  });
+  };
+  each < kGrain ? parallel_for(tasks, kGrain / (each + 1) + 1, run) : parallel_units(tasks, run);
 }
 
 constexpr std::uint32_t kHalfOrSingle = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32);

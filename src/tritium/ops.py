@@ -1237,6 +1237,49 @@ def linear(x: Spec, w: Spec, bias: Spec | None = None, /) -> Any:
     return Decision((x, w, None if bias is None else Spec(bias.shape, f32)), Spec(x.shape[:-1] + w.shape[:1], x.dtype))
 
 
+def _head_sample(tokens: int, rows: int, columns: int, dtype: DType = f16, **attrs: Any) -> Sample:
+    """A call of `bounded_argmax`."""
+    table, copy, each = Spec((rows, columns), dtype), Spec((rows, columns), i8), F32(rows)
+    return sample(
+        F32(tokens, columns),
+        table,
+        copy,
+        Draw(each, 0, 0.02),
+        Draw(each, 0, 1),
+        Draw(each, 0, 1),
+        low=-1,
+        high=1,
+        **attrs,
+    )
+
+
+@op(CONTRACT, common=(), packed=True, traits=INTERNAL | ORDERS, ulps=64, ulps_of=Scale.UNIT, results=("index", "value", "rows"),
+    flops=lambda out, x, table, *rest, **attrs: 5 * x.shape[0] * table.size,
+    moved=lambda out, x, table, copy, *rest, **attrs: (copy.nbytes + 12 * copy.shape[0], 16 * x.shape[0]), samples=[
+    _head_sample(1, 70, 40), _head_sample(3, 300, 33, bf16), _head_sample(2, 5, 1), _head_sample(4, 130, 256, multiplier=-0.3)])  # fmt: skip
+def bounded_argmax(
+    x: Spec, table: Spec, copy: Spec, scale: Spec, error: Spec, norm: Spec, /, *, multiplier: float = 1.0
+) -> Any:
+    """The largest of the logits x @ table.T * multiplier by way of an int8 copy: (its index, its value, the rows of the table that were read).
+
+    x [n, k] is f32; copy [v, k] is int8 with a scale for each row, and error and norm [v] are no less than the length of what a row lost
+    and of its copy. Only rows whose logit may be the largest by these are read: the result is that of the whole table, the first of
+    equals; NaN counts as the largest. `docs/certified.md` has the bounds."""
+    if x.ndim != 2 or table.ndim != 2 or x.shape[1:] != table.shape[1:] or not (table.size and x.size):
+        raise ShapeError(f"bounded_argmax: x [n, k] and table [v, k] with elements are needed, given {x} and {table}.")
+    _is_half_or_single(table, "bounded_argmax: table")
+    _is_weight(copy, "bounded_argmax")
+    each = (table.shape[0],)
+    if copy.shape != table.shape or (scale.shape, error.shape, norm.shape) != (each, each, each):
+        raise ShapeError(
+            f"bounded_argmax: copy {text(table.shape)} and scale, error and norm {text(each)} are needed for table {table}, given {copy}, "
+            f"{scale}, {error} and {norm}."
+        )
+    count = x.shape[:1]
+    ready = (Spec(x.shape, f32), table, copy, *_singles(scale, error, norm))
+    return Decision(ready, (Spec(count, i64), Spec(count, f32), Spec(count, i32)))
+
+
 @op(MOVE, common=(), ulps=64, ulps_of=Scale.UNIT, flops=lambda out, *ins, **attrs: 3 * out.size, samples=[
     sample(F32(2, 3, 4, 8), F32(2, 3, 4), F32(2, 3, 4)), sample(F32(3, 4, 8), F32(3, 4), F32(3, 4), interleaved=True),
     sample(Spec((2, 3, 2, 6), f16), F32(3, 3), F32(3, 3)), sample(Spec((1, 3, 2, 64), bf16), F32(1, 3, 32), F32(1, 3, 32)),

@@ -329,6 +329,20 @@ def test_long_caches_are_shared_by_threads_without_changing_bits(isa: str, kind:
 
 
 @every_isa
+@pytest.mark.parametrize("tokens", [17, 40, 130])
+def test_a_prompt_has_the_same_bits_however_many_threads_divide_it(isa: str, tokens: int) -> None:
+    q, k, v = draw((1, tokens, 8, 32)), draw((1, 2, 190, 32), "f16", 1), draw((1, 2, 190, 32), "f16", 2)
+    places = np.array([(0, 60, tokens)], np.int32)
+    before, found = tt.get_num_threads(), []
+    for count in (1, 2, 5, 24):
+        tt.set_num_threads(count)
+        found.append(native_call(ops.attention, isa, q, k, v, places))
+    tt.set_num_threads(before)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@every_isa
 def test_what_a_query_does_not_see_cannot_harm_it(isa: str) -> None:
     q, k, v = draw((1, 20, 4, 32)), draw((1, 1, 128, 32), seed=1), draw((1, 1, 128, 32), seed=2)
     places = np.array([(0, 60, 20)], np.int32)

@@ -711,7 +711,7 @@ def test_without_f64_every_other_sample_agrees(behind: str) -> None:
             any(d is not None and d.spec.dtype is dt.f64 for d in sample.inputs)
             or dt.f64 in dict(sample.attrs).values()
         )
-        runs = not needs_f64 and op not in missing.ON_HOST
+        runs = not needs_f64 and op not in missing.ON_HOST | missing.HEAD
         assert _check_case(op, sample, device) == runs, (op.name, sample)
         agreed += 1
     assert agreed > 1000

@@ -57,7 +57,15 @@ def case(op: Op, sample: Sample) -> tuple[tt.Graph, list[list[tt.Tensor]], list[
 
 
 CASES = cases(Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.FUSED)
-WEIGHTS = {"dequantize", "expert_matmul", "take_rows", "quantize_ternary", "quantize_int8", "quantize_int4"}
+WEIGHTS = {
+    "bounded_argmax",
+    "dequantize",
+    "expert_matmul",
+    "take_rows",
+    "quantize_ternary",
+    "quantize_int8",
+    "quantize_int4",
+}
 SEQUENCES = {
     "attention", "causal_conv1d", "gated_delta_rule", "quantized_attention", "update_cache", "update_quantized_cache",
 }  # fmt: skip

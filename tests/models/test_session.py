@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -520,6 +521,24 @@ def test_a_certified_head_picks_the_tokens_and_logits_of_the_whole(count: int, p
     statistics = pair[0].head_statistics
     assert statistics is not None
     assert statistics.decided > statistics.whole
+
+
+@needs_native
+def test_a_device_that_decides_by_itself_says_how_many_rows_it_read(pair: tuple[Model, Model]) -> None:
+    """As on a GPU: the program picks, and with each token comes the number of rows."""
+    one, two = (m.session(slots=4) for m in pair)
+    one._picks_there = True
+    head = pair[0].network.certified
+    assert head is not None
+    before, ids = replace(head.statistics), [3, 8, 11]
+    for _ in range(3):
+        logits = two.step([2, 0, 3], ids)
+        picked = one.pick([2, 0, 3], ids)
+        assert picked.ids == logits.argmax(axis=-1).tolist()
+        np.testing.assert_allclose(picked.logits, logits.max(axis=-1), rtol=1e-4)
+        ids = picked.ids
+    assert head.statistics.tokens == before.tokens + 9
+    assert head.statistics.rows >= before.rows + 9 - head.statistics.whole + before.whole
 
 
 @needs_native

@@ -130,9 +130,35 @@ def test_a_table_with_a_number_that_is_not_finite_is_not_certified() -> None:
 def test_what_does_not_pay_is_refused() -> None:
     table = tt.asarray(np.zeros((64, 32), np.float16))
     assert "would save 0 MB" in refusal(table)
-    assert refusal(table, 0) == ""
-    assert "int8 already" in refusal(QuantLinear.from_float(table, "int8"), 0)
-    assert refusal(tt.asarray(np.zeros((64, 32), np.int8)).to("f16"), 10**6)
+    assert refusal(table, True) == ""
+    assert "int8 already" in refusal(QuantLinear.from_float(table, "int8"), True)
+
+
+@pytest.mark.parametrize("name", ["torch", "mlx"])
+def test_other_devices_read_the_whole_head(name: str) -> None:
+    pytest.importorskip(name if name == "torch" else "mlx.core")
+    table = tt.asarray(np.zeros((64, 32), np.float16), device=name)
+    assert refusal(table, True) == f"{table.device} reads the whole head"
+
+
+@pytest.mark.parametrize("multiplier", [1.0, -0.3])
+def test_the_op_finds_the_largest_of_the_whole_head(multiplier: float) -> None:
+    """Rows that are equal, an input along a row, one without a direction and one that is no number."""
+    rng = np.random.default_rng(12)
+    w = rng.normal(size=(400, 96)).astype(np.float16)
+    w[[30, 399]] = w[9]
+    head = certify(tt.asarray(w), multiplier)
+    assert head is not None
+    x = np.stack([rng.normal(size=96), w[9] / multiplier, np.zeros(96), np.full(96, np.nan)]).astype(np.float32)
+    index, value, rows = (t.numpy() for t in head.largest(tt.asarray(x)))
+    logits = x @ w.astype(np.float32).T * np.float32(multiplier)
+    assert index.tolist() == logits.argmax(axis=1).tolist()
+    assert index[1] == 9
+    np.testing.assert_allclose(value, logits.max(axis=1), rtol=1e-5)
+    assert rows.tolist()[1:] == [3, 400, 400]
+    assert rows[0] < 100
+    head.count_read(rows.tolist())
+    assert (head.statistics.decided, head.statistics.whole, head.statistics.rows) == (2, 2, 3 + rows[0])
 
 
 def test_a_copy_of_another_shape_or_a_bound_that_is_no_length_is_an_error() -> None:

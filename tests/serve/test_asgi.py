@@ -386,6 +386,7 @@ def test_behind_hypercorn() -> None:
         config.errorlog = None
         sockets = config.create_sockets()
         port = sockets.insecure_sockets[0].getsockname()[1]
+        sockets.insecure_sockets[0].listen()  # the app starts before hypercorn listens
         config.create_sockets = lambda: sockets  # type: ignore[method-assign]
         server = asyncio.create_task(asyncio_server.serve(app, config, shutdown_trigger=over.wait))
         assert await until(lambda: app._service is not None)

@@ -325,7 +325,12 @@ def _missing_rows() -> Iterator[str]:
     )
     from tritium.backends.values import missing  # of this page alone
 
-    for device, rows in (("mlx", missing.MLX), ("torch, mps", missing.TORCH), ("mps, cuda", missing.ON_HOST)):
+    for device, rows in (
+        ("mlx", missing.MLX),
+        ("torch, mps", missing.TORCH),
+        ("mps, cuda", missing.ON_HOST),
+        ("mps", missing.HEAD),
+    ):
         yield from (f"| {device} | `{row.name}` | {why} |\n" for row, why in rows.items())
 
 

@@ -510,7 +510,7 @@ refuse("it has an axis of sequences of its own; give it all of them at once.")(
     ops.causal_conv1d,
     ops.gated_delta_rule,
 )
-refuse("it has axes of tokens of its own; give it all of them at once.")(ops.expert_matmul)
+refuse("it has axes of tokens of its own; give it all of them at once.")(ops.expert_matmul, ops.bounded_argmax)
 
 
 def find_rule(op: Op) -> Rule | None:

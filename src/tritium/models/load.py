@@ -497,8 +497,8 @@ def load(
         model_file.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap, activations=activations,
         rounded=ternarise, group=group,
     )  # fmt: skip
-    network = assemble(config, source, context, group).to(there)
-    network = with_copy(network, certified)
+    network = assemble(config, source, context, group)
+    network = with_copy((with_copy(network, False) if certified is False else network).to(there), certified)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in model_file.entries.values():
         forget(entry.raw())

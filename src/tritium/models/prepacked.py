@@ -38,7 +38,7 @@ from tritium.models.parts import (
     names_in_prepacked,
 )
 from tritium.models.weights import Network, Source, placed, same_table
-from tritium.nn.certified import CertifiedHead, refusal
+from tritium.nn.certified import NO_COPY, CertifiedHead, refusal
 from tritium.nn.linear import BitLinear, QuantLinear
 from tritium.nn.mixers import Experts
 from tritium.nn.transformer import Parallel, RMSNorm
@@ -244,11 +244,9 @@ class Prepacked:
     def with_copy(self, network: Network) -> Network:
         """Return the network with the int8 copy of its head, where the file has one."""
         table, rows = network.head.weight, (self.config.vocab_size,)
-        reason = refusal(table, 0)
+        reason = refusal(table, True)
         if reason or COPY not in self._descriptions:
-            return network._replace(
-                uncertified=reason or "the prepacked file has no int8 copy; write it again to have one"
-            )
+            return network._replace(uncertified=reason or NO_COPY)
         assert isinstance(table, Tensor)
         copy = self._linear(COPY, table.shape)
         error, norm = self.tensor(COPY_ERROR, rows), self.tensor(COPY_NORM, rows)

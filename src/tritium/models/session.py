@@ -64,8 +64,8 @@ class Programs(NamedTuple):
 
     last: Program  # logits after the last token of each sequence
     every: Program  # log-probabilities after every token
-    pick: Program  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens and
-    # places it was given become those of the next step
+    pick: Program  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2], or [n, 3] with the
+    # rows that were read of a certified head; the tokens and places it was given become those of the next step
     hidden: Program  # hidden states after the final norm, of chosen rows
     approximate: Program | None = (
         None  # of a certified head: what bounds the logits after the last token of each sequence
@@ -87,6 +87,18 @@ class _Ahead(NamedTuple):
     ids: list[int]
     result: Callable[[], np.ndarray[Any, Any]]
     steps: int
+
+
+def _greedy(network: Network, x: Tensor) -> tuple[Tensor, ...]:
+    """Return the tokens of the largest logits, these and, through a copy of the head, how many of its rows were read, [n, 1] each."""
+    if network.certified is not None:
+        best, largest, rows = network.certified.largest(network.head.norm(x))
+        return ops.expand_dims(best, -1), ops.expand_dims(largest, -1), ops.expand_dims(rows.astype(dt.f32), -1)
+    logits = network.head(x)
+    count, vocab = logits.shape
+    best = ops.argmax(logits, axis=-1, keepdims=True)
+    offsets = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
+    return best, ops.take(logits.reshape(-1), offsets, axis=0)
 
 
 def programs(network: Network) -> Programs:
@@ -122,15 +134,14 @@ def programs(network: Network) -> Programs:
         """Pick greedily with few launches around the layers: angles are looked up, tokens and places are written as a whole."""
         turned = ops.take(turns, places[:, 1:2], axis=0)
         angles = [Angles(turned[:, :, 2 * i], turned[:, :, 2 * i + 1]) for i in range(len(network.ropes))]
-        logits = network.head(body(ids, places, angles, caches))
-        count, vocab = logits.shape
-        best = ops.argmax(logits, axis=-1, keepdims=True)
-        offsets = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
-        largest = ops.take(logits.reshape(-1), offsets, axis=0)
+        best, *numbers = _greedy(network, body(ids, places, angles, caches))
         ops.copy(best, out=ids)
         starts = (arange(places.shape[1], dtype=dt.i32) == 1).astype(dt.i32)
         ops.add(places, places[:, 2:3] * starts, out=places)  # of padding, which counts nothing, they stay
-        return ops.where(arange(2) == 0, ops.broadcast_to(best, (count, 2)).astype(dt.f32), largest)
+        columns = ops.broadcast_to(numbers[-1], (ids.shape[0], 1 + len(numbers)))
+        for i, x in enumerate([best.astype(dt.f32), *numbers[:-1]]):
+            columns = ops.where(arange(1 + len(numbers)) == i, x, columns)
+        return columns
 
     def hidden(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> Tensor:
         return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), indices, axis=0))
@@ -146,7 +157,7 @@ def programs(network: Network) -> Programs:
         Compiled(every, donate="caches"),
         Compiled(pick, donate=("ids", "places", "caches")),
         Compiled(hidden, donate="caches"),
-        None if network.certified is None else Compiled(approximate, donate="caches"),
+        None if network.certified is None or network.device.type != "cpu" else Compiled(approximate, donate="caches"),
     )
 
 
@@ -264,6 +275,7 @@ class Session:
                 partial(divided.calls.run, number, i, fn) for i, fn in enumerate(self._programs) if fn is not None
             ]
             self._programs = Programs(*shared)
+        self._head = network.certified
         self._certified = None if self._programs.approximate is None else Certified(network.certified)  # type: ignore[arg-type]
 
     def _make_blocks(self, mixers: Sequence[d.Attention | DeltaNet], kv: Any, pool: int | None) -> Blocks | None:
@@ -644,6 +656,8 @@ class Session:
         values = result()[: len(slots)]
         self._append(slots, ids)
         picked = Picked(values[:, 0].astype(np.int64).tolist(), values[:, 1].tolist())
+        if self._head is not None:
+            self._head.count_read(values[:, 2].astype(np.int64).tolist())
         if further is not None:
             self._ahead = _Ahead(slots, picked.ids, further, steps)
         return picked

@@ -45,7 +45,7 @@ from tritium.models.parts import (
     take_rows,
 )
 from tritium.nn.adapters import PLACES, Adaptation, Adapters, Delta, Factor
-from tritium.nn.certified import WORTH, CertifiedHead, certify, refusal
+from tritium.nn.certified import NO_COPY, OFF, CertifiedHead, certify, refusal
 from tritium.nn.embedding import QuantEmbedding
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
 from tritium.nn.mixers import Experts, GatedDeltaNet, MoE, Router
@@ -109,7 +109,10 @@ class Network(NamedTuple):
         ropes = tuple(rope.to(device) for rope in self.ropes)
         adapters = None if self.adapters is None else self.adapters.to(device)
         there = Network(embedding, ropes, tuple(b.to(device) for b in self.blocks), head, self.parts, adapters=adapters)
-        return with_copy(there, None)
+        if self.certified is not None and isinstance(table, Tensor) and not refusal(table, True):
+            return there._replace(certified=self.certified.to(device, table))
+        stays_off = self.certified is None and self.uncertified in (OFF, NO_COPY)
+        return there._replace(uncertified=self.uncertified) if stays_off else with_copy(there, None)
 
 
 def _no_experts(product: Product) -> Experts:
@@ -198,7 +201,9 @@ def with_copy(network: Network, certified: bool | None) -> Network:
         raise ArgumentError(
             "load: certified=True was given, and of a head over several processes each has a part; leave it out."
         )
-    reason = "it was turned off" if certified is False else refusal(table, 0 if certified else WORTH)
+    if certified is not False and network.certified is not None:
+        return network
+    reason = OFF if certified is False else refusal(table, bool(certified))
     head = None
     if not reason:
         assert isinstance(table, Tensor)

@@ -10,6 +10,7 @@ of the copy's: u is 2^-24, g what f32 sums of this length lose in any order. `do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,19 +21,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import buffer, dtype as dt, ops, quant
+from tritium.backends.reference.certified import LEAST, MORE, MOST, UNIT
 from tritium.errors import ArgumentError, ShapeError
 from tritium.functions import asarray
 from tritium.nn.linear import QuantLinear
+from tritium.op import Spec
 from tritium.tensor import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
-UNIT = 2.0**-24  # of f32
-MORE = 1 + 2.0**-18  # a factor that makes a number no less than it is, however it was rounded
 FLOOR = 2.0**-60  # added to every norm: more than underflow takes away
-LEAST, MOST = 2.0**-20, 2.0**126  # length of an input, and size of a logit; beyond, nothing is bounded
 CHUNK = 1 << 18  # weights that are quantised at once, in the caches
 TOGETHER = 8  # inputs for which the table is read as fast as for one
 WORTH = 32 << 20  # bytes that must be saved: fewer are read in the time that bounds take
+WORTH_THERE = 64 << 20  # the same on a GPU, which reads them faster
+OFF, NO_COPY = "it was turned off", "the prepacked file has no int8 copy; write it again to have one"
 
 
 class Bounds:
@@ -171,6 +173,25 @@ class CertifiedHead:
         centre = logits if self.multiplier == 1 else logits * np.float32(self.multiplier)
         return Bounds(centre, self._rows, np.float32(a), np.float32(b), (distance, spare))
 
+    def largest(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return for each row of x [n, hidden_size] the token of the largest logit, that logit and how many rows of the table were
+        read, [n] each: one op, for devices that decide by themselves."""
+        weight = self.copy.weight
+        index, value, rows = ops.bounded_argmax(
+            x, self.table, weight.data, weight.scale, self.error, self.norm, multiplier=float(self.multiplier)
+        )
+        return index, value, rows
+
+    def count_read(self, rows: Sequence[int]) -> None:
+        """Add tokens to the statistics, by how many rows of the table were read for each."""
+        whole = [n for n in rows if n >= self.table.shape[0]]
+        self.count(decided=len(rows) - len(whole), whole=len(whole), rows=sum(rows) - sum(whole))
+
+    def to(self, device: Any, table: Tensor) -> CertifiedHead:
+        """Return the same on another device, where its table is already."""
+        error, norm = self.error.to(device=device), self.norm.to(device=device)
+        return CertifiedHead(table, self.copy.to(device), error, norm, self.multiplier)
+
     def read(self, x: Array, ids: Array) -> Array:
         """Return the logits of one input x [hidden_size] of some rows: the bits that the whole table gives."""
         count = 1 << max(4, (ids.size - 1).bit_length())  # few sizes, so that calls are remembered
@@ -199,30 +220,44 @@ def _lengths(rows: Array) -> Array:
     return np.asarray(np.sqrt((rows * rows).sum(axis=-1)))
 
 
-def refusal(table: Tensor | QuantLinear, worth: int = WORTH) -> str:
-    """Return why a head is not read through an int8 copy; "" if it pays."""
+def refusal(table: Tensor | QuantLinear, forced: bool = False) -> str:
+    """Return why a head is not read through an int8 copy; "" if it pays, or can be where it is `forced`."""
     if isinstance(table, QuantLinear):
         return f"its weights are {table.weight.scheme} already"
-    if table.device.type != "cpu":
-        return f"{table.device} reads the whole head"
-    if buffer.native is None:
+    on_host = table.device.type == "cpu"
+    if on_host and buffer.native is None:
         return "without the native library sums have no fixed order"
-    saved = table.nbytes - table.size - 12 * table.shape[0]
-    if saved < worth:
+    if not on_host and not _decides(table):
+        return f"{table.device} reads the whole head"
+    saved, worth = table.nbytes - table.size - 12 * table.shape[0], WORTH if on_host else WORTH_THERE
+    if saved < worth and not forced:
         return f"an int8 copy would save {max(saved, 0) >> 20} MB a token, too few of {worth >> 20} MB that pay"
     return ""
 
 
+def _decides(table: Tensor) -> bool:
+    """Return True if the device of a table has a kernel that reads it through an int8 copy."""
+    (rows, columns), each = table.shape, Spec(table.shape[:1])
+    specs = (Spec((1, columns)), table.spec, Spec((rows, columns), dt.i8), each, each, each)
+    layouts = (None, table.layout, *[None] * 4)
+    backend = table.device.backend
+    return (
+        bool(table.size)
+        and backend.runs_ahead
+        and backend.choose(ops.bounded_argmax, specs, {"multiplier": 1.0}, layouts) is not None
+    )
+
+
 def certify(table: Tensor, multiplier: float = 1.0, *, threads: int = 1) -> CertifiedHead | None:
     """Return a head with an int8 copy of its table; None where a number of the table is not finite. threads: that quantise it."""
-    n, k = table.shape
+    (n, k), host = table.shape, table.to(device="cpu")
     q, scale = np.empty((n, k), np.int8), np.empty(n, np.float32)
     error, norm = np.empty(n, np.float32), np.empty(n, np.float32)
     rows = max(1, CHUNK // max(k, 1))
 
     def part(first: int) -> None:
         chunk = slice(first, min(first + rows, n))
-        q[chunk], scale[chunk], error[chunk], norm[chunk] = _quantised(table[chunk].to(dt.f32).numpy())
+        q[chunk], scale[chunk], error[chunk], norm[chunk] = _quantised(host[chunk].to(dt.f32).numpy())
 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"), ThreadPoolExecutor(threads) as pool:
         list(pool.map(part, range(0, n, rows)))
@@ -230,7 +265,8 @@ def certify(table: Tensor, multiplier: float = 1.0, *, threads: int = 1) -> Cert
         return None
     weight = quant.Quantized("int8", asarray(q, device="cpu"), asarray(scale, device="cpu"))
     lost, length = asarray(error, device="cpu"), asarray(norm, device="cpu")
-    return CertifiedHead(table, QuantLinear(weight), lost, length, multiplier)
+    head = CertifiedHead(host, QuantLinear(weight), lost, length, multiplier)
+    return head if host is table else head.to(table.device, table)
 
 
 def _quantised(w: Array) -> tuple[Array, Array, Array, Array]:

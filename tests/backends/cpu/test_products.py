@@ -87,6 +87,14 @@ def test_sums_are_exact_for_large_batches(m: int, how: Found) -> None:
 
 
 @every_kernel
+@pytest.mark.parametrize("k", [705, 1400, 3300])
+def test_sums_over_long_rows_are_exact_for_many_tokens(k: int, how: Found) -> None:
+    """Kernels for many tokens cut long rows into chunks, unpack the weights of each once, and add to the sums of those before."""
+    w, q = draw(how.t, (150, k), k), draw(dt.i8, (115, k), k + 1)
+    np.testing.assert_array_equal(sums(how, tt.tensor(q), packed(w, how.t)), dot(q, w))
+
+
+@every_kernel
 @pytest.mark.parametrize("k", [64, 4099, 65_536])
 def test_extreme_values_do_not_wrap(k: int, how: Found) -> None:
     low, high = how.t.values if how.t.is_packed else (-128, 127)

@@ -144,7 +144,7 @@ def _gated_delta_rule(space: Space) -> Fn:
 
 def _linear(space: Space, otherwise: Fn) -> Fn:
     def maker(out: Spec) -> Fn:
-        module, to, library = _module("halves"), space.twin(out.dtype), otherwise(out)
+        module, to, library = _module("head.halves"), space.twin(out.dtype), otherwise(out)
 
         def run(x: Value, w: Value, bias: Value | None) -> Value:
             result: Value = module.linear(x, w, bias, to) if module.takes(x, w) else library(x, w, bias)
@@ -153,6 +153,23 @@ def _linear(space: Space, otherwise: Fn) -> Fn:
         return run
 
     return maker
+
+
+def _accepts_bounded(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Return True if a head of half floats and its int8 copy are contiguous, and their rows fit a CTA."""
+    table, copy = specs[1:3]
+    whole = all(layout is None or layout.is_contiguous for layout in layouts[1:])
+    kinds = table.dtype in (dt.f16, dt.bf16) and copy.dtype is dt.i8
+    return kinds and whole and table.shape[1] <= _module("head.certified").LONGEST
+
+
+def _bounded(out: tuple[Spec, ...], multiplier: float) -> Fn:
+    module = _module("head.certified")
+
+    def run(x: Value, table: Value, *copy: Value) -> Any:
+        return module.largest(x, table, module.Copy(*copy), multiplier)
+
+    return run
 
 
 # ---- rows of a table
@@ -209,7 +226,7 @@ def _accepts_argmax(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout 
 
 
 def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
-    argmax = _module("argmax").argmax
+    argmax = _module("head.argmax").argmax
     return lambda x: argmax(x.reshape(-1) if axis is None else x).view(out.shape)
 
 
@@ -368,6 +385,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     table[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *table[ops.take]]
     table[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *table[ops.gather]]
     table[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *table[ops.argmax]]
+    table[ops.bounded_argmax] = [Kernel("triton", _bounded, _accepts_bounded)]
     table[ops.topk] = [Kernel("triton", _topk, _accepts_topk), *table[ops.topk]]
     table[ops.sort] = [Kernel("triton", _sort, _accepts_sort), *table[ops.sort]]
     table[ops.take_along_axis] = [Kernel("triton", _along(space), _accepts_along), *table[ops.take_along_axis]]

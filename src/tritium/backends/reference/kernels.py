@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from tritium import ops
-from tritium.backends.reference import attention, fourier, fused, kv_blocks, linalg, mixers, philox, quantized
+from tritium.backends.reference import (
+    attention,
+    certified,
+    fourier,
+    fused,
+    kv_blocks,
+    linalg,
+    mixers,
+    philox,
+    quantized,
+)
 from tritium.backends.reference.cast import HALF, cast
 from tritium.errors import BoundsError
 from tritium.layout import Layout
@@ -526,7 +536,7 @@ KERNELS |= {
     ops.transform: _quiet(fourier.transform),
 }
 KERNELS |= quantized.KERNELS | {
-    row: _quiet(fn) for row, fn in (attention.KERNELS | kv_blocks.KERNELS | mixers.KERNELS).items()
+    row: _quiet(fn) for row, fn in (attention.KERNELS | certified.KERNELS | kv_blocks.KERNELS | mixers.KERNELS).items()
 }
 KERNELS[ops.fused] = fused.kernel(KERNELS)
 

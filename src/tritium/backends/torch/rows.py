@@ -382,7 +382,7 @@ def makers(space: Space) -> dict[Op, Maker]:
             ops.take: _take(space),
             ops.gather: _gather(space, rows[ops.gather]),
         }
-        host = (ops.factorize, ops.transform, ops.update_quantized_cache, ops.quantized_attention)
+        host = (ops.factorize, ops.transform, ops.update_quantized_cache, ops.quantized_attention, ops.bounded_argmax)
         rows |= {row: _by_reference(row) for row in host}
     rows[ops.attention] = _steadily(space, rows[ops.attention])
     if not space.has_f64:

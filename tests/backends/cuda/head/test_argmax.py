@@ -31,7 +31,7 @@ def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 
 
-kernels = kernels_of("argmax")
+kernels = kernels_of("head.argmax")
 
 
 def tensor(x: Any, t: dt.DType = dt.f32) -> Any:

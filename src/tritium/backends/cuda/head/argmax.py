@@ -23,8 +23,29 @@ EACH = 2  # CTAs on a multiprocessor, for few rows
 
 
 @triton.jit
-def _place(key):
+def order(v):
+    """Return int32 in the order of floats, with NaN above all of them; -0 and +0 are equal."""
+    bits = (v + 0.0).to(tl.int32, bitcast=True)  # -0 is +0
+    return tl.where(v != v, 0x7FFFFFFF, bits ^ ((bits >> 31) & 0x7FFFFFFF))
+
+
+@triton.jit
+def key_of(v, i):
+    """Return the key of element i of a row."""
+    return (order(v).to(tl.int64) << 32) + (0x7FFFFFFF - i)
+
+
+@triton.jit
+def place_of(key):
+    """Return the index in a key."""
     return 0x7FFFFFFF - (key & 0x7FFFFFFF)
+
+
+@triton.jit
+def value_of(key):
+    """Return the element of a key."""
+    ordered = (key >> 32).to(tl.int32)
+    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -41,11 +62,9 @@ def pieces_kernel(x, out, size, stride, length, WHOLE: tl.constexpr, BLOCK: tl.c
     for start in range(first, end, BLOCK):
         i = start + tl.arange(0, BLOCK)
         v = tl.load(x + row * stride + i, mask=i < end, other=float("-inf")).to(tl.float32)
-        bits = (v + 0.0).to(tl.int32, bitcast=True)  # -0 is +0
-        ordered = tl.where(v != v, 0x7FFFFFFF, bits ^ ((bits >> 31) & 0x7FFFFFFF))
-        best = tl.maximum(best, (ordered.to(tl.int64) << 32) + (0x7FFFFFFF - i))
+        best = tl.maximum(best, key_of(v, i))
     key = tl.max(best, 0)
-    tl.store(out + row * tl.num_programs(1) + part, _place(key) if WHOLE else key)
+    tl.store(out + row * tl.num_programs(1) + part, place_of(key) if WHOLE else key)
 
 
 @triton.jit
@@ -54,7 +73,7 @@ def places_kernel(keys, out, parts, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     begin(EARLY)
     row, c = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     loaded = tl.load(keys + row * parts + c, mask=c < parts, other=-(2**63))
-    tl.store(out + row, _place(tl.max(loaded, 0)))
+    tl.store(out + row, place_of(tl.max(loaded, 0)))
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 
 
-kernels = kernels_of("halves")
+kernels = kernels_of("head.halves")
 
 
 def there(x: np.ndarray[Any, Any]) -> Any:

@@ -15,14 +15,45 @@ from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
 
 ROWS, COLUMNS = 8, 256  # of weights, that a CTA takes together
+STAGES = 1  # parts of rows that are on their way together
 TOGETHER = 4  # tokens for which it keeps sums: more of them leave too few registers for weights on their way
 MOST = 16  # tokens, up to which it is used: they share weights by way of the cache, and of more a library makes more
 
 
 @triton.jit
+def row_sums(
+    from_w, there, x, first, TOKENS, K,
+    M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Return the sums [BN] of rows of weights with each of M tokens of x from the first on.
+
+    Rows are given by their addresses [BN, 1]; the sums of those that are not `there` [BN, 1] are 0.
+
+    The columns k, k + BK, k + 2 BK … are added up in order, then the BK sums: a logit has the same bits wherever its row is.
+    """
+    rk = tl.arange(0, BK)
+    sums = ()
+    for _ in tl.static_range(M):
+        sums = sums + (tl.zeros((BN, BK), tl.float32),)
+    for k in tl.range(0, K, BK, num_stages=STAGES):
+        inside = k + rk < K
+        part = tl.load(from_w + (k + rk)[None, :], mask=there & inside[None, :], other=0.0).to(tl.float32)
+        longer = ()
+        for i in tl.static_range(M):
+            token = tl.minimum(first + i, TOKENS - 1).to(tl.int64)
+            values = tl.load(x + token * K + k + rk, mask=inside, other=0.0)
+            longer = longer + (tl.fma(part, tl.broadcast_to(values[None, :], (BN, BK)), sums[i]),)
+        sums = longer
+    results = ()
+    for i in tl.static_range(M):
+        results = results + (tl.sum(sums[i], 1),)
+    return results
+
+
+@triton.jit
 def few(
     x, w, bias, out, TOKENS, N, K,
-    M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
+    M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Compute out [TOKENS, N] of x [TOKENS, K] and w [N, K]: BN rows of weights and M tokens a CTA.
 
@@ -31,22 +62,10 @@ def few(
     begin(EARLY)
     first = tl.program_id(0) * M
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
-    rk = tl.arange(0, BK)
-    from_w = w + tl.minimum(rn, N - 1).to(tl.int64)[:, None] * K
-    sums = ()
-    for _ in tl.static_range(M):
-        sums = sums + (tl.zeros((BN, BK), tl.float32),)
-    for k in range(0, K, BK):
-        inside = k + rk < K
-        part = tl.load(from_w + (k + rk)[None, :], mask=inside[None, :], other=0.0).to(tl.float32)
-        longer = ()
-        for i in tl.static_range(M):
-            token = tl.minimum(first + i, TOKENS - 1).to(tl.int64)
-            values = tl.load(x + token * K + k + rk, mask=inside, other=0.0)
-            longer = longer + (tl.fma(part, tl.broadcast_to(values[None, :], (BN, BK)), sums[i]),)
-        sums = longer
+    from_w = w + rn.to(tl.int64)[:, None] * K
+    sums = row_sums(from_w, (rn < N)[:, None], x, first, TOKENS, K, M, BN, BK, STAGES)
     for i in tl.static_range(M):
-        y = tl.sum(sums[i], 1)
+        y = sums[i]
         if BIAS:
             y += tl.load(bias + rn, mask=rn < N, other=0.0).to(tl.float32)
         to = out + (first + i).to(tl.int64) * N + rn
@@ -68,7 +87,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, to: torc
     several = min(triton.next_power_of_2(tokens), TOGETHER)
     few[(triton.cdiv(tokens, several), triton.cdiv(n, ROWS))](
         flat, w, out if bias is None else bias.contiguous(), out, tokens, n, k, M=several, BN=ROWS, BK=COLUMNS,
-        BIAS=bias is not None, num_warps=4, enable_fp_fusion=False, **gpu(x.device).starting,
+        STAGES=STAGES, BIAS=bias is not None, num_warps=4, enable_fp_fusion=False, **gpu(x.device).starting,
     )  # fmt: skip
     return out.reshape(*lead, n)
 
