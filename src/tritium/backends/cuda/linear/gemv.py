@@ -171,9 +171,7 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
                EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, LINED: gl.constexpr):  # fmt: skip
     """Write a token as words of int8 to shared memory, WIDE a plane; return them, its sum and its scale.
 
-    GATED: it is relu2(x) * gated. NORM: 0 none, 1 plain, 2 weighted. LINED: planes are those of `cuda.linear.grouped`.
-    Each thread has a word of every PART.
-    """
+    GATED: it is relu2(x) * gated. NORM: 0 none, 1 plain, 2 weighted. LINED: in planes of `cuda.linear.grouped`."""
     PART: gl.constexpr = 32 * gl.num_warps()
     PARTS: gl.constexpr = (PLANES * WIDE + PART - 1) // PART
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
