@@ -19,7 +19,8 @@ mJ. `model`: models of the shapes of BitNet-2B and Bonsai-8B with random weights
 kernels of their decode steps. `rivals`: a decode step of BitNet-2B's shape beside decoders in the manner of gpt-fast, bf16 and int4.
 `host`: what a call costs the host. `torch`: layers inside a PyTorch model, eager and compiled, and what their calls cost the host.
 `training`: forward and backward of a 2B-shaped layer beside `nn.Linear`, and losses.
-`groups`: weights with a scale for each 64 or 128 columns beside one scale for all, quantiser included, results compared with the formula.
+`groups`: weights with a scale for each 64 or 128 columns beside one scale for all, quantiser included; all results, and those of
+random sizes, compared with the formula.
 `ops`: the custom ops of the vLLM plugin at the shapes of 8B and 27B decoders, captured, compiled, compared and timed.
 `experts`: products with the experts that tokens chose, at the shape of Maple, beside bf16, all results compared. `exact`: random
 sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. `random`, only with

@@ -85,7 +85,7 @@ def test_of_any_size(n: int, k: int, m: int, group: int, activations: str, biase
 @pytest.mark.parametrize("split", [1, 2, 3])
 @pytest.mark.parametrize("group", [64, 128])
 def test_programs_may_share_the_blocks_of_a_tile(monkeypatch: pytest.MonkeyPatch, split: int, group: int) -> None:
-    monkeypatch.setattr(ct, "GROUP_FEW", 9)
+    monkeypatch.setattr(ct, "group_config", lambda *_: None)
     monkeypatch.setattr(ct, "lines_for", lambda *_: ct.Lines(64, 16, 4, 2, split))
     check(20, 2300, 9, group, "token")
 
@@ -135,20 +135,39 @@ def test_tiles_are_shared_where_they_are_few() -> None:
     assert ct.group_tiles_for(8192, 8192, 4096, 132).split == 1
 
 
-def test_one_token_has_programs_of_few_rows_whose_weights_fit_in_registers() -> None:
-    assert ct.lone_for(4096, 4096, 128, 132) == ct.Lone(32, 16, 8)
-    assert ct.lone_for(14336, 4096, 128, 132) == ct.Lone(64, 16, 8)
+def test_one_token_has_two_programs_on_each_multiprocessor_whose_weights_fit_in_registers() -> None:
+    """The first three are the fastest of those raced on an H200."""
+    assert ct.lone_for(4096, 4096, 128, 132) == ct.Lone(16, 32, 8)
+    assert ct.lone_for(14336, 4096, 128, 132) == ct.Lone(64, 32, 8)
+    assert ct.lone_for(8192, 8192, 64, 132) == ct.Lone(32, 32, 8)
+    assert ct.lone_for(14336, 8192, 128, 132) == ct.Lone(32, 32, 8)
     assert ct.lone_for(2560, 13824, 128, 132) is not None
     assert ct.lone_for(2560, 13824, 64, 132) is None
+    assert ct.lone_for(2560, 32768, 128, 132) is None
     assert ct.lone_for(1 << 20, 1024, 128, 132) is None
 
 
+@pytest.mark.skipif(not CUDA, reason="runs on CUDA alone")
+@pytest.mark.parametrize(("n", "k", "group"), [(300, 2624, 64), (77, 6912, 128)])
+def test_one_token_is_normed_and_quantised_as_by_a_launch_of_its_own(n: int, k: int, group: int) -> None:
+    rng = np.random.default_rng(n)
+    _, made, scale = layer(rng, n, k, group)
+    x, weight = (torch.from_numpy(rng.standard_normal(size).astype(np.float32)).to(PLACE) for size in ((1, k), (k,)))
+    norm, of_rows = ct.Norm(weight, 1e-6), torch.from_numpy(scale).to(PLACE)
+    found = ct.linear(x, made, of_rows, None, torch.float32, group, norm)
+    assert torch.equal(found, ct.product(ct.quantise(x, norm), made, of_rows, None, torch.float32, group))
+
+
 def test_few_tokens_are_multiplied_by_fragments_on_hopper() -> None:
-    assert ct.group_config(4096, 4096, 2, 132) is None
-    assert ct.group_config(4096, 4096, 3, 132) == ct.Pieces(2, 4, 1, 1)
+    """As it is fastest of what was raced on an H200."""
+    assert ct.group_config(4096, 4096, 2, 132) == ct.Pieces(2, 4, 1, 1)
     assert ct.group_config(2560, 6912, 16, 132) == ct.Pieces(1, 8, 1, 2)
+    for n, k, faster in ((4096, 4096, True), (14336, 4096, False), (2560, 6912, True), (8192, 8192, False)):
+        assert isinstance(ct.group_config(n, k, 32, 132), ct.Pieces) == faster
     assert ct.group_config(4096, 4096, 64, 132) == ct.group_tiles_for(4096, 4096, 64, 132)
+    assert ct.group_config(4096, 4096, 32, 132, by_group=True) == ct.Pieces(2, 4, 1, 2)
     assert ct.group_config(4096, 4096, 64, 132, by_group=True) is None
+    assert ct.group_config(4096, 1 << 16, 2, 132) is None
     assert isinstance(ct.group_config(4096, 1 << 16, 16, 132), ct.Tiles)
 
 

@@ -178,13 +178,14 @@ def fragments(
 
 # ---- weights with a scale for each group of columns
 
-# A nibble is the code of a weight of one group and of one of the next: a permutation of bytes selects both by it, each from a table of
-# eight. There are nine such pairs: that of two zeros has the code of two ones with the highest bit, which takes the sign alone.
+# A nibble is the code of a weight of one field and of one of the next: a permutation of bytes selects both by it, each
+# from a table of eight. There are nine such pairs: that of two zeros has the code of two ones with the highest bit, which
+# takes the sign alone.
 TABLES = gl.constexpr((0x00FFFFFF, -0x00FEFF01))  # the first four of each table; the others are immediate
 # Bit 31 of the lanes below this one is never set.
 OPAQUE = gl.constexpr("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 t, t, 31; xor.b32 $0, $1, t; }")
-# Sums begin with the bits of 1.5 * 2**23, which plus an integer below 2**22 are that float plus the integer: conversions have an eighth
-# of the rate of additions.
+# Sums begin with the bits of 1.5 * 2**23, which plus an integer below 2**22 are that float plus the integer: conversions
+# have an eighth of the rate of additions.
 PLUS_FUSED = gl.constexpr("{ .reg .b32 t; fma.rn.f32 t, $2, $3, $4; add.rn.f32 $0, $1, t; }")
 PLUS_TERM = gl.constexpr("{ .reg .b32 t; sub.rn.f32 t, $2, 0f4b400000; mul.rn.f32 t, t, $3; add.rn.f32 $0, $1, t; }")
 MAGIC = gl.constexpr(12582912.0)
@@ -249,8 +250,8 @@ def _scale_of(by, p: gl.constexpr):
 def _plus_term(block, acc, by, HALF: gl.constexpr):
     """Return block plus acc, sums plus the bits of MAGIC, times by, one rounding each. HALF: by are numbers of f16.
 
-    As assembly that is not pure, it stays where it is: later, sums of all groups of a block would take registers at once. A number of
-    f16 times 1.5 * 2**23 is exact, so that one multiply-add subtracts it and rounds the product once.
+    As assembly that is not pure, it stays where it is: later, sums of all groups of a block would take registers at
+    once. A number of f16 times 1.5 * 2**23 is exact, so that one multiply-add subtracts it and rounds the product once.
     """
     _, scales = gl.broadcast(acc, by)
     if HALF:
@@ -297,7 +298,7 @@ def _sums(a, b0, b1, HALVES: gl.constexpr):
 
 @gluon.jit
 def _rows_of(first, Q: gl.constexpr, WK: gl.constexpr, WIDE: gl.constexpr):
-    """Return the warp and the row of each scale that a lane needs, [WK, WIDE, 8, 2]: those of register 0 and of register 2."""
+    """Return the warp and the row of each scale that a lane needs, [WK, WIDE, 8, 2]: those of registers 0 and 2."""
     Y: gl.constexpr = gl.SliceLayout(3, Q)
     X: gl.constexpr = gl.SliceLayout(2, Y)
     k = gl.expand_dims(gl.arange(0, WK, layout=gl.SliceLayout(1, X)), 1)
@@ -311,8 +312,9 @@ def _rows_of(first, Q: gl.constexpr, WK: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def _scales(of_scale, k, r: gl.constexpr, GROUPS, WK: gl.constexpr, GROUP: gl.constexpr):
-    """Load the scales of rows for the groups of block r of each warp; 0 behind the last group: what is multiplied there adds
-    nothing.
+    """Load the scales of rows for the groups of block r of each warp.
+
+    They are 0 behind the last group: what is multiplied there adds nothing.
     """
     EACH: gl.constexpr = _of_load(of_scale.dtype.element_ty)
     COUNT: gl.constexpr = 1024 // GROUP // EACH
@@ -328,7 +330,8 @@ def _scales(of_scale, k, r: gl.constexpr, GROUPS, WK: gl.constexpr, GROUP: gl.co
 def _ahead(cells, c, i: gl.constexpr, SIZE: gl.constexpr, FAR: gl.constexpr, BLOCKS: gl.constexpr):
     """Return where piece i of those from c on is, SIZE words each; behind the last of a row, where that is.
 
-    Loads without masks are issued long before their use. FAR: how far behind the first warp's piece that of the last is.
+    Loads without masks are issued long before their use. FAR: how far behind the first warp's piece that of the last
+    is.
     """
     if i + FAR < BLOCKS:
         result = cells + i * SIZE
@@ -345,8 +348,9 @@ def _piece(cells, c, i: gl.constexpr, FAR: gl.constexpr, BLOCKS: gl.constexpr):
 
 @gluon.jit
 def _eight(x, first, M, c, e, BLOCKS: gl.constexpr, TILED: gl.constexpr):
-    """Return the address where each warp starts to read eight tokens; behind the last token it is that of the last again, whose
-    results are not stored.
+    """Return the address where each warp starts to read eight tokens.
+
+    Behind the last token it is that of the last again; its results are not stored.
     """
     if TILED:
         near = gl.minimum(first // 8, (M - 1) // 8)
@@ -397,7 +401,7 @@ def _plus(block, sums, by, of_token, HALF: gl.constexpr):
 @gluon.jit
 def _block(ws, from_w, groups, c, tables, by, of_tokens, SCALES, r: gl.constexpr, ROUNDS: gl.constexpr, BLOCKS: gl.constexpr,
            P: gl.constexpr, WK: gl.constexpr, TILED: gl.constexpr, GROUP: gl.constexpr, BY: gl.constexpr):  # fmt: skip
-    """Return the sums of block r of each warp for each eight tokens, and the weights of its next block, where there is one."""
+    """Return the sums of block r of each warp for each eight tokens, and the weights of its next block if there is one."""
     HALVES: gl.constexpr = 128 // GROUP
     FAR: gl.constexpr = (WK - 1) * 8
     WIDE: gl.constexpr = ws[0].shape[1]
@@ -448,7 +452,7 @@ def _in_order(
 @gluon.jit
 def _finish(parts, first, token_scale, bias, out, M, N, BLOCKS: gl.constexpr, WK: gl.constexpr, WIDE: gl.constexpr, ROUNDS: gl.constexpr,
             TG: gl.constexpr, BIAS: gl.constexpr, BY: gl.constexpr):  # fmt: skip
-    """Add the sums of blocks in order, scale them by those of tokens where these have one, add the bias and store them."""
+    """Add the sums of blocks in order, scale them by those of tokens if these have one, add the bias and store them."""
     WARPS: gl.constexpr = gl.num_warps()
     L: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [max(WARPS // 4, 1), min(WARPS, 4)], [1, 0])
     row = gl.program_id(0) * (16 * WIDE) + 16 * gl.arange(0, WIDE, layout=gl.SliceLayout(1, L))

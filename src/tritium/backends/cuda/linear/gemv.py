@@ -171,7 +171,7 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
                EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, LINED: gl.constexpr):  # fmt: skip
     """Write a token as words of int8 to shared memory, WIDE a plane; return them, its sum and its scale.
 
-    GATED: it is relu2(x) * gated. NORM: 0 none, 1 plain, 2 weighted. LINED: planes of `cuda.linear.grouped`. Threads have a word of a PART."""
+    GATED: it is relu2(x) * gated. NORM: 0 none, 1 plain, 2 weighted. LINED: in planes of `cuda.linear.grouped`."""
     PART: gl.constexpr = 32 * gl.num_warps()
     PARTS: gl.constexpr = (PLANES * WIDE + PART - 1) // PART
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
@@ -346,8 +346,9 @@ def _line_sums(part):
 
 @gluon.jit
 def _terms(w, a, by):
-    """Return the terms of groups of columns, [rows, groups]: a lane has half of the columns of 128. by: the scales of these, or those of
-    their halves.
+    """Return the terms of groups of columns, [rows, groups]: a lane has half of the columns of 128.
+
+    by: the scales of these, or those of their halves.
     """
     totals = gl.inline_asm_elementwise(TWO_TOTALS, OF_TOTALS, a, dtype=(gl.int32, gl.int32), is_pure=True, pack=4)
     sums = gl.inline_asm_elementwise(
@@ -415,8 +416,8 @@ def group_gemv(
 ):  # fmt: skip
     """Multiply one token of floats, as `gemv` does, with BN rows a CTA whose weights have a scale for each GROUP of columns.
 
-    w: lines as in `cuda.linear.grouped`. TK lanes, 16 or 32, along a row: one or two blocks of 1,024 columns at a time. Terms meet in
-    one thread for each row, which adds them in order.
+    w: lines as in `cuda.linear.grouped`. TK lanes, 16 or 32, along a row: one or two blocks of 1,024 columns at a time.
+    Terms meet in one thread for each row, which adds them in order.
     """
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps(), 1], [1, 0])
     BK: gl.constexpr = TK * 4

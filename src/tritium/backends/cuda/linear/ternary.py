@@ -43,8 +43,9 @@ GROUP_TIMES = {
 GROUP_ENDS = 3.674  # µs of the start and the end of a tile
 GROUP_SHARED = 0.789, 0.00681  # µs where CTAs share the blocks of a tile: once, and for each block and token of a tile
 PIECES_COLUMNS = 32768  # the sums of whose blocks fit in shared memory
-PIECES_TOKENS = 16  # up to which `cuda.linear.fragments` multiplies with groups on Hopper
-PIECES_TOKENS_BY = 16  # the same where activations have groups too
+PIECES_TOKENS = 32  # up to which `cuda.linear.fragments` multiplies with groups on Hopper
+PIECES_ONCE = 16  # of them that read weights once; more only where all warps run at once
+PIECES_WARPS = 20  # that run at once on a multiprocessor
 ALONE = (
     3  # CTAs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 )
@@ -604,15 +605,19 @@ class Pieces(NamedTuple):
 
 def group_config(n: int, k: int, m: int, processors: int, by_group: bool = False) -> Tiles | Pieces | None:
     """Return the kernel for Hopper and its tile config that multiplies with groups; None where plain ones do."""
-    if m <= GROUP_FEW:
-        return None
-    if m <= (PIECES_TOKENS_BY if by_group else PIECES_TOKENS) and k <= PIECES_COLUMNS:
-        return pieces_for(n, k, m, processors)
-    return None if by_group else group_tiles_for(n, k, m, processors)
+    if m <= PIECES_TOKENS and k <= PIECES_COLUMNS:
+        c = pieces_for(n, k, m, processors)
+        warps = -(-n // (16 * c.tiles)) * -(-m // (8 * c.groups)) * c.across
+        if m <= PIECES_ONCE or by_group or warps <= PIECES_WARPS * processors:
+            return c
+    return None if by_group or m <= GROUP_FEW else group_tiles_for(n, k, m, processors)
 
 
 def pieces_for(n: int, k: int, m: int, processors: int) -> Pieces:
-    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight; two tiles of rows where that leaves enough CTAs."""
+    """Return as many warps along a row as it has blocks of 1,024 columns, up to eight.
+
+    They have two tiles of rows each where that leaves enough CTAs.
+    """
     blocks = -(-tuned.wide(k) // COLUMNS)
     across = min(1 << (blocks - 1).bit_length(), 8)
     tiles = 2 if 4 * -(-n // 32) >= 3 * processors else 1
@@ -741,16 +746,17 @@ class Lone(NamedTuple):
     warps: int
 
 
-LONE = Lone(8, 16, 4), Lone(16, 16, 8), Lone(32, 16, 8), Lone(64, 16, 8)
-LONE_ROWS = 256  # times blocks of 1,024 columns, up to which a CTA holds all weights of its rows
+LONE_LANES, LONE_WARPS = 32, 8
+LONE_ROWS = 16, 32, 64
+LONE_WEIGHTS = 256  # rows times blocks of 1,024 columns, up to which a CTA holds all weights of its rows
 LONE_TERMS = 128  # of a row, up to which one thread adds them
-LONE_CTAS = 4  # on each multiprocessor, at most
-LONE_QUANTISER = 14.0  # rows that one warp multiplies in the time in which it quantises a token
+LONE_CTAS, MOST_LONE_CTAS = 2, 4  # on each multiprocessor: as it is fastest, and at most
 
 
 def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
-    """Return the tile config of the kernel that norms and quantises one token by itself and multiplies with groups; None where there
-    is none.
+    """Return the tile config of the kernel that norms and quantises one token by itself and multiplies with groups.
+
+    None where there is none.
     """
     g, (n, k) = gpu(x.device), w.shape
     if (
@@ -767,17 +773,16 @@ def group_alone_on(x: Value, w: Weights, group: int) -> Lone | None:
 
 
 def lone_for(n: int, k: int, group: int, processors: int) -> Lone | None:
-    """Return the rows a CTA whose weights fit in registers with which the busiest multiprocessor has least work; None: there are none.
+    """Return the fewest rows of a CTA of which two are on each multiprocessor; where their weights do not fit in registers, fewer.
 
-    Each CTA quantises the token for itself, which takes its threads as long as some rows do.
+    Each CTA quantises the token for itself: where there would be many, or one thread had to add many terms, there is none.
     """
     blocks = -(-tuned.wide(k) // COLUMNS)
-    if (COLUMNS // group) << (blocks - 1).bit_length() > LONE_TERMS:
+    sizes = [rows for rows in LONE_ROWS if rows * blocks <= LONE_WEIGHTS]
+    if not sizes or (COLUMNS // group) << (blocks - 1).bit_length() > LONE_TERMS:
         return None
-    configs = [c for c in LONE if c.rows * blocks <= LONE_ROWS and -(-n // c.rows) <= LONE_CTAS * processors]
-    return min(
-        configs, key=lambda c: -(-n // (c.rows * processors)) * (c.rows + LONE_QUANTISER / c.warps), default=None
-    )
+    rows = next((rows for rows in sizes if -(-n // rows) <= LONE_CTAS * processors), sizes[-1])
+    return Lone(rows, LONE_LANES, LONE_WARPS) if -(-n // rows) <= MOST_LONE_CTAS * processors else None
 
 
 def fused_groups(

@@ -157,7 +157,7 @@ def _in_fragments(codes: Value) -> Value:
 
 
 def _in_pairs(codes: Value) -> Value:
-    """Return rows in that order, of each four bytes with four fields the pairs of the first two fields, then those of the others."""
+    """Return rows in that order; of each four bytes with four fields the pairs of the first two fields, then the others."""
     c0, c1, c2, c3 = _fields(codes).unbind(3)
     fours = torch.stack([(3 * a + b).view(*a.shape[:2], 128, 2, 2) for a, b in ((c0, c1), (c2, c3))], 3)
     return _nibbles(fours).reshape(*c0.shape)
