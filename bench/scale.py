@@ -89,6 +89,12 @@ class Fit:
         return PACKED / self.each
 
 
+def _median(name: str, labels: tuple[str, ...], figure: str) -> float:
+    """Return the median of a figure of one row of a results file."""
+    row = next(r for r in speed.load(RESULTS / f"{name}.json").rows if r.labels == labels)
+    return float(row.figures[figure].median)
+
+
 def fit() -> Fit:
     """Return the times of products, and of the rest of a layer, as measured."""
     points = []
@@ -100,12 +106,8 @@ def fit() -> Fit:
                 points.append((n * k, row.figures["tritium"].median))
     weights, times = np.array(points, float).T
     each, start = np.polyfit(weights, times, 1, w=1 / times)
-    step = (
-        next(r for r in speed.load(RESULTS / "cuda-model.json").rows if r.labels == ("128", "1")).figures["step"].median
-    )
-    chain = (
-        next(r for r in speed.load(RESULTS / "cuda-chain.json").rows if r.labels == ("tritium",)).figures["time"].median
-    )
+    step = _median("cuda-model", ("bitnet-2b-4t", "128", "1"), "step")
+    chain = _median("cuda-chain", ("tritium",), "time")
     small = SHAPES["2B"]
     head = small.vocab * small.hidden * HEAD_BYTES / (PACKED / each)
     return Fit(float(start), float(each), (step - chain - head) / small.layers)
