@@ -67,6 +67,7 @@ struct PackedSums {
   using Sum = typename L::Sum;
   static constexpr int N = H * P::parts;
   static constexpr int kWidth = static_cast<int>(kLine) / L::kHalves;
+  static constexpr int kAtOnce = T == 1 ? 2 : 1;  // lines; a group has whole steps of four of them
   Sum sum[S][T][N];
 
   // Over some lines from each place on; places are `w_step` bytes of weights and `q_step` activations from each other.
@@ -78,20 +79,23 @@ struct PackedSums {
       const std::int64_t fetched = left * kLine > kAhead ? ahead : at_end;
       typename L::Pairs pairs[S][T][N];
       each([&](int s, int t, int i) { pairs[s][t][i] = typename L::Pairs{}; });
-      TRITIUM_ROLLED  // several lines at once would need more registers than there are
-      for (std::int64_t line = left < P::lines ? left : P::lines; line > 0; --line, w += kLine, q += 4) {
+      TRITIUM_ROLLED  // more lines at once would need more registers than there are
+      for (std::int64_t line = left < P::lines ? left : P::lines; line > 0; line -= kAtOnce) {
         TRITIUM_UNROLL
-        for (int s = 0; s < S; ++s) {
-          const std::uint8_t* const from = w + s * w_step;
-          V part[N];
-          _mm_prefetch(reinterpret_cast<const char*>(from + fetched), _MM_HINT_T1);
+        for (int n = 0; n < kAtOnce; ++n, w += kLine, q += 4) {
           TRITIUM_UNROLL
-          for (int h = 0; h < H; ++h) P::template take<L>(L::load(from + kWidth * h), part + h * P::parts);
-          TRITIUM_UNROLL
-          for (int t = 0; t < T; ++t) {
-            const V y = L::same(q + s * q_step + t * q_row);
+          for (int s = 0; s < S; ++s) {
+            const std::uint8_t* const from = w + s * w_step;
+            V part[N];
+            _mm_prefetch(reinterpret_cast<const char*>(from + fetched), _MM_HINT_T1);
             TRITIUM_UNROLL
-            for (int i = 0; i < N; ++i) pairs[s][t][i] += L::multiply(part[i], y);
+            for (int h = 0; h < H; ++h) P::template take<L>(L::load(from + kWidth * h), part + h * P::parts);
+            TRITIUM_UNROLL
+            for (int t = 0; t < T; ++t) {
+              const V y = L::same(q + s * q_step + t * q_row);
+              TRITIUM_UNROLL
+              for (int i = 0; i < N; ++i) pairs[s][t][i] += L::multiply(part[i], y);
+            }
           }
         }
       }
