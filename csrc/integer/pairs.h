@@ -299,10 +299,10 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
     }
   }
 
-  static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t units, const std::int8_t* q,
+  static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t lines, const std::int8_t* q,
                             std::int64_t q_row, int tokens_now, std::int32_t* to, bool add) {
     in_counts<tokens>(tokens_now, [&]<int T>(int t) {
-      run<T>(codes, units * kLines, q + t * q_row, q_row, to + t * rows, add);
+      run<T>(codes, lines, q + t * q_row, q_row, to + t * rows, add);
     });
   }
 

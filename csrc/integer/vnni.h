@@ -293,13 +293,13 @@ struct Unpacked : Direct<Lanes, F> {
   }
 
   template <int T>
-  [[gnu::noinline]] static void run(const std::uint8_t* codes, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
+  [[gnu::noinline]] static void run(const std::uint8_t* codes, std::int64_t lines, const std::int8_t* q, std::int64_t q_row,
                   std::int32_t* to, bool add) {
     using Sum = typename L::Sum;
     for (int half = 0; half < L::kHalves; ++half) {
       Sum sum[T][vectors];
       constexpr std::int32_t start[T] = {};
-      code_sums<L, vectors, T>(codes + half * (kLine / L::kHalves), units * kLines, q, q_row, start, sum);
+      code_sums<L, vectors, T>(codes + half * (kLine / L::kHalves), lines, q, q_row, start, sum);
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) {
         TRITIUM_UNROLL
@@ -312,9 +312,9 @@ struct Unpacked : Direct<Lanes, F> {
   }
 
   // Blocks that are not there give sums that nobody reads.
-  static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t units, const std::int8_t* q,
+  static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t lines, const std::int8_t* q,
                             std::int64_t q_row, int tokens_now, std::int32_t* to, bool add) {
-    with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, units, q, q_row, to, add); });
+    with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, lines, q, q_row, to, add); });
   }
 
   // |weight| is at most that of codes 0 … 2 * offset, |q| 128.
