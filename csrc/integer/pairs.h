@@ -238,15 +238,19 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
     }
   }
 
-  // sum[token][field] of T tokens over at most P::lines lines.
-  template <int T>
+  // Fields of N vectors: of whole blocks, or some of one block whose parts are its fields.
+  static constexpr int fields_of(int n) { return n * P::fields / P::parts; }
+  static_assert(vectors % 2 != 0 || vectors / 2 % P::parts == 0 || P::fields == P::parts);
+
+  // sum[token][field] of T tokens and the first N vectors over at most P::lines lines.
+  template <int T, int N>
   TRITIUM_INLINE static void short_sums(const std::uint8_t* codes, std::int64_t lines, const std::int8_t* q,
-                                        std::int64_t q_row, Sum (&sum)[T][fields]) {
-    typename L::Pairs pairs[T][vectors];
+                                        std::int64_t q_row, Sum (&sum)[T][fields_of(N)]) {
+    typename L::Pairs pairs[T][N];
     TRITIUM_UNROLL
     for (int t = 0; t < T; ++t) {
       TRITIUM_UNROLL
-      for (int i = 0; i < vectors; ++i) pairs[t][i] = typename L::Pairs{};
+      for (int i = 0; i < N; ++i) pairs[t][i] = typename L::Pairs{};
     }
     TRITIUM_ROLLED  // several lines at once would need more registers than there are
     for (; lines > 0; --lines, codes += kStep, q += 4) {
@@ -254,7 +258,7 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) y[t] = L::same(q + t * q_row);
       TRITIUM_UNROLL
-      for (int i = 0; i < vectors; ++i) {
+      for (int i = 0; i < N; ++i) {
         const V w = L::load(codes + i * kWidth);
         TRITIUM_UNROLL
         for (int t = 0; t < T; ++t) pairs[t][i] += L::multiply(w, y[t]);
@@ -262,15 +266,13 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
     }
     TRITIUM_UNROLL
     for (int t = 0; t < T; ++t) {
+      Sum part[N];
       TRITIUM_UNROLL
-      for (int b = 0; b < blocks; ++b) {
-        Sum part[P::parts];
-        TRITIUM_UNROLL
-        for (int i = 0; i < P::parts; ++i) part[i] = L::add_pairs(pairs[t][b * P::parts + i]);
-        P::finish(part);
-        TRITIUM_UNROLL
-        for (int f = 0; f < P::fields; ++f) sum[t][b * P::fields + f] = part[f];
-      }
+      for (int i = 0; i < N; ++i) part[i] = L::add_pairs(pairs[t][i]);
+      TRITIUM_UNROLL
+      for (int i = 0; i + P::parts <= N; i += P::parts) P::finish(part + i);
+      TRITIUM_UNROLL
+      for (int i = 0; i < N; i += P::parts / P::fields) sum[t][fields_of(i)] = part[i];
     }
   }
 
@@ -279,18 +281,19 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
     return field / P::fields * P::coding.rows + field % P::fields * 16 + half * (16 / L::kHalves);
   }
 
-  template <int T>
+  template <int T, int N>
   [[gnu::noinline]] static void run(const std::uint8_t* codes, std::int64_t lines, const std::int8_t* q,
                                     std::int64_t q_row, std::int32_t* to, bool add) {
+    constexpr int kFields = fields_of(N);
     for (int half = 0; half < L::kHalves; ++half) {
       for (std::int64_t line = 0; line < lines; line += P::lines) {
-        Sum sum[T][fields];
-        short_sums<T>(codes + (half * lines + line) * kStep, least(P::lines, lines - line), q + line * 4, q_row, sum);
+        Sum sum[T][kFields];
+        short_sums<T, N>(codes + (half * lines + line) * kStep, least(P::lines, lines - line), q + line * 4, q_row, sum);
         const bool more = add || line > 0;
         TRITIUM_UNROLL
         for (int t = 0; t < T; ++t) {
           TRITIUM_UNROLL
-          for (int f = 0; f < fields; ++f) {
+          for (int f = 0; f < kFields; ++f) {
             std::int32_t* const mine = to + t * rows + row(f, half);
             L::store(mine, more ? sum[t][f] + *reinterpret_cast<const Sum*>(mine) : sum[t][f]);
           }
@@ -299,10 +302,13 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
     }
   }
 
-  static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t lines, const std::int8_t* q,
+  // Half of the vectors are enough for half of the rows; sums of rows that are not there are left as they are.
+  static void unpacked_sums(const std::uint8_t* codes, std::int64_t rows_now, std::int64_t lines, const std::int8_t* q,
                             std::int64_t q_row, int tokens_now, std::int32_t* to, bool add) {
+    constexpr int kFewer = vectors % 2 == 0 ? vectors / 2 : vectors;
+    const bool fewer = rows_now <= rows * kFewer / vectors;
     in_counts<tokens>(tokens_now, [&]<int T>(int t) {
-      run<T>(codes, lines, q + t * q_row, q_row, to + t * rows, add);
+      (fewer ? run<T, kFewer> : run<T, vectors>)(codes, lines, q + t * q_row, q_row, to + t * rows, add);
     });
   }
 
@@ -336,7 +342,7 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
         Sum before[T][fields];
         for (std::int64_t line = 0; line < lines; line += P::lines) {
           Sum sum[T][fields];
-          short_sums<T>(codes + line * kStep, least(P::lines, lines - line), q + line * 4, r.panel_bytes, sum);
+          short_sums<T, vectors>(codes + line * kStep, least(P::lines, lines - line), q + line * 4, r.panel_bytes, sum);
           if (line > 0) add_all<T>(sum, before);
           if (line + P::lines < lines) {
             std::memcpy(before, sum, sizeof(sum));

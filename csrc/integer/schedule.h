@@ -13,8 +13,8 @@
 //   static constexpr int64_t unpacked;    bytes of one unit of one call's blocks when unpacked
 //   static constexpr int64_t chunk;       units that are unpacked at a time, <= kLongest
 //   static void unpack(const uint8_t* w, int64_t w_row, int blocks, int64_t lines, uint8_t* to);   lines of 4 k
-//   static void unpacked_sums(const uint8_t* from, int blocks, int64_t lines, const int8_t* q, int64_t panel_bytes,
-//                             int tokens, int32_t* sums, bool add);   add: to what is there
+//   static void unpacked_sums(const uint8_t* from, int64_t rows, int64_t lines, const int8_t* q, int64_t panel_bytes,
+//                             int tokens, int32_t* sums, bool add);   add: to what is there; other rows may hold anything
 #pragma once
 
 #include <cstdint>
@@ -265,7 +265,7 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
     for (std::int64_t t = 0; t < tokens; t += K::tokens) {
       const int now = static_cast<int>(least(K::tokens, tokens - t));
       std::int32_t* const mine = chunks == 1 ? sums : kept + t * kStripRows<K>;
-      K::unpacked_sums(views, strip.blocks, lines, p.a.at(t0 + t, first), p.a.panel_bytes, now, mine, c > 0);
+      K::unpacked_sums(views, strip.rows, lines, p.a.at(t0 + t, first), p.a.panel_bytes, now, mine, c > 0);
       if (c + 1 == chunks) finish_strip(p, strip, t0 + t, now, mine);
     }
   }

@@ -311,8 +311,8 @@ struct Unpacked : Direct<Lanes, F> {
     }
   }
 
-  // Blocks that are not there give sums that nobody reads.
-  static void unpacked_sums(const std::uint8_t* codes, int, std::int64_t lines, const std::int8_t* q,
+  // Rows that are not there give sums that nobody reads.
+  static void unpacked_sums(const std::uint8_t* codes, std::int64_t, std::int64_t lines, const std::int8_t* q,
                             std::int64_t q_row, int tokens_now, std::int32_t* to, bool add) {
     with_count<tokens>(tokens_now, [&]<int T>() { run<T>(codes, lines, q, q_row, to, add); });
   }
