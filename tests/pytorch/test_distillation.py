@@ -12,7 +12,7 @@ from tritium.errors import ArgumentError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from small_network import Network, text  # noqa: E402
-from tritium.torch import Distillation, Recipe, Windows, distil, fit, prepare  # noqa: E402
+from tritium.torch import Distillation, DistillationLoss, Recipe, Training, Windows, distil, fit, prepare  # noqa: E402
 from tritium.torch.distillation import distillation_loss, logit_loss, relation_loss  # noqa: E402
 
 functional = torch.nn.functional
@@ -85,6 +85,27 @@ def test_a_student_comes_closer_to_its_teacher() -> None:
     distil(teacher, student, batches, recipe)
     assert kl(teacher, student) < start * 0.8
     assert all(torch.equal(t, before[n]) for n, t in teacher.state_dict().items())
+
+
+def test_a_loop_of_one_s_own_distils_as_distil_does() -> None:
+    teacher, batches, recipe = Network(seed=1), Windows(text(), length=8, batch=2), Recipe.distil(2)
+    losses = distil(teacher, prepare(Network(), recipe), batches, recipe)
+    assert recipe.distillation is not None
+    training = Training(prepare(Network(), recipe), recipe, loss=DistillationLoss(teacher.train(), recipe.distillation))
+    assert not teacher.training
+    assert [training.step(batches(i)) for i in range(2)] == losses
+
+
+def test_a_recipe_with_a_teacher_is_not_trained_without_one() -> None:
+    recipe, batches = Recipe.distil(2), Windows(text(), length=8, batch=2)
+    model = prepare(Network(), recipe)
+    with pytest.raises(ArgumentError, match=r"distillation=Distillation\(text=1.0.* and the loss None.*Call distil\(teacher"):
+        fit(model, batches, recipe)
+    other = DistillationLoss(Network(), Distillation(text=0.5))
+    with pytest.raises(ArgumentError, match=r"and the loss Distillation\(text=0.5"):
+        fit(model, batches, recipe, loss=other)
+    with pytest.raises(ArgumentError, match="distillation=None and the loss"):
+        fit(model, batches, recipe.with_(distillation=None), loss=other)
 
 
 def test_what_cannot_be_distilled_is_refused() -> None:
