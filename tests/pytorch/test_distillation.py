@@ -99,7 +99,9 @@ def test_a_loop_of_one_s_own_distils_as_distil_does() -> None:
 def test_a_recipe_with_a_teacher_is_not_trained_without_one() -> None:
     recipe, batches = Recipe.distil(2), Windows(text(), length=8, batch=2)
     model = prepare(Network(), recipe)
-    with pytest.raises(ArgumentError, match=r"distillation=Distillation\(text=1.0.* and the loss None.*Call distil\(teacher"):
+    with pytest.raises(
+        ArgumentError, match=r"distillation=Distillation\(text=1.0.* and the loss None.*Call distil\(teacher"
+    ):
         fit(model, batches, recipe)
     other = DistillationLoss(Network(), Distillation(text=0.5))
     with pytest.raises(ArgumentError, match=r"and the loss Distillation\(text=0.5"):

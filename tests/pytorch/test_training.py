@@ -13,7 +13,18 @@ from tritium.errors import ArgumentError, FormatError, MissingFileError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from small_network import Network, text  # noqa: E402
-from tritium.torch import Recipe, Training, Watch, Windows, apply_schedules, bit_linears, fit, head_loss, prepare, trainer_callback  # noqa: E402
+from tritium.torch import (
+    Recipe,
+    Training,
+    Watch,
+    Windows,
+    apply_schedules,
+    bit_linears,
+    fit,
+    head_loss,
+    prepare,
+    trainer_callback,
+)  # noqa: E402
 
 RECIPE = Recipe.fine_tune(12, learning_rate=3e-3, scales="learned")
 
