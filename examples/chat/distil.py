@@ -300,7 +300,8 @@ class Run:
         hidden = ("weights", "tokens", "out")
         return {
             "settings": {k: v for k, v in vars(self.args).items() if k not in hidden}, "layers": self.layers,
-            "loss": self.loss.weights(), "parameters": sum(p.numel() for p in self.student.parameters()), "texts": len(batches.starts), "tokens": len(batches.tokens),
+            "loss": self.loss.weights(), "parameters": sum(p.numel() for p in self.student.parameters()),
+            "texts": len(batches.starts), "tokens": len(batches.tokens),
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "tritium": tritium.__version__},
             "device": torch.cuda.get_device_name() if self.device == "cuda" else platform.machine(),
         }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -185,7 +186,10 @@ def small_run(distil: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     torch = pytest.importorskip("torch")
     tokens, merges = vocabulary()
     torch.manual_seed(0)
-    source = import_module("network").Llama(import_module("network").Sizes(vocab=len(tokens), layers=2))
+    network = import_module("network")
+    small = partial(network.Sizes, hidden=64, intermediate=128, heads=2, kv_heads=1)
+    monkeypatch.setattr(network, "Sizes", small)
+    source = network.Llama(small(vocab=len(tokens), layers=2))
     weights = {name: value.detach() for name, value in source.named_parameters()}
     monkeypatch.setattr(distil, "read_weights", lambda path, device: (weights, tokens, merges))
     file = SimpleNamespace(metadata={"tokenizer.chat_template": ""})

@@ -13,7 +13,7 @@ from tritium.errors import ArgumentError, FormatError, MissingFileError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from small_network import Network, text  # noqa: E402
-from tritium.torch import (
+from tritium.torch import (  # noqa: E402
     Recipe,
     Training,
     Watch,
@@ -24,7 +24,7 @@ from tritium.torch import (
     head_loss,
     prepare,
     trainer_callback,
-)  # noqa: E402
+)
 
 RECIPE = Recipe.fine_tune(12, learning_rate=3e-3, scales="learned")
 
