@@ -112,8 +112,11 @@ class Training:
             )
         self.model, self.recipe, self.loss, self.watch, self.pieces = model, recipe, loss, watch, pieces
         self.processes = Processes.from_model(model)
-        if watch is not None and self.processes.count > 1:
-            raise ArgumentError("Training: a Watch looks at whole weights; watch a training of one process.")
+        if watch is not None and watch.processes.count != self.processes.count:
+            raise ArgumentError(
+                f"Training: the model is trained by {self.processes.count} processes, and the Watch was made of one on "
+                f"{watch.processes.count}; make it of the model that is trained, after shard or DistributedDataParallel: Watch(model)."
+            )
         self.optimizer = make_optimizer(model, recipe, **optimizer)
         self.done = 0
         self.losses: list[float] = []
