@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from files import GROUP, keep, write_model
+from files import FORM, GROUP, keep, write_model
 from network import Llama, network_of
 from torch import nn
 from torch.nn import functional
@@ -110,6 +110,10 @@ class Loss:
         self.kl, self.apart = (torch.compile(f) if compiled else f for f in (kl_of, apart))
         self.halves = halves
 
+    def weights(self) -> dict[str, dict[str, float]]:
+        """Return what the losses are multiplied with, and the temperature of the divergence."""
+        return {"kl": {"weight": 1.0, "temperature": 1.0}, "distance": {"weight": self.share}}
+
     def parts(self, student: nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the divergence and the mean distance of the layers."""
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.halves):
@@ -176,16 +180,8 @@ class Plan:
 
 
 def recipe_of(args: argparse.Namespace, steps: int) -> Recipe:
-    return Recipe.distil(
-        steps,
-        learning_rate=args.lr,
-        rate=RATE,
-        group=GROUP,
-        scales="learned",
-        activations="float",
-        norms="none",
-        betas=(0.9, 0.95),
-    )
+    """Return the recipe; it has no distillation, since the losses are this script's own (`Loss`)."""
+    return Recipe(steps, learning_rate=args.lr, rate=RATE, betas=(0.9, 0.95), **FORM)
 
 
 def options() -> argparse.Namespace:
@@ -304,7 +300,8 @@ class Run:
         hidden = ("weights", "tokens", "out")
         return {
             "settings": {k: v for k, v in vars(self.args).items() if k not in hidden}, "layers": self.layers,
-            "parameters": sum(p.numel() for p in self.student.parameters()), "texts": len(batches.starts), "tokens": len(batches.tokens),
+            "loss": self.loss.weights(), "parameters": sum(p.numel() for p in self.student.parameters()),
+            "texts": len(batches.starts), "tokens": len(batches.tokens),
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "tritium": tritium.__version__},
             "device": torch.cuda.get_device_name() if self.device == "cuda" else platform.machine(),
         }  # fmt: skip

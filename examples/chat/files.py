@@ -21,6 +21,7 @@ from tritium.io.stream import Piece
 from tritium.torch import Recipe, export, prepare
 
 GROUP = 64  # columns that share a scale: Q2_0's blocks
+FORM: dict[str, Any] = {"group": GROUP, "scales": "learned", "activations": "float"}  # of the ternary layers
 NAME = "SmolLM2-135M-Instruct, ternary"
 SAMPLING = {"temperature": 0.5, "min_p": 0.05, "repetition_penalty": 1.1}
 Array = np.ndarray[Any, Any]
@@ -72,7 +73,7 @@ def write_model(
 ) -> None:
     """Write model.gguf and log.json of a student's weights."""
     out.mkdir(parents=True, exist_ok=True)
-    student = prepare(Llama(sizes), Recipe.distil(1, group=GROUP, scales="learned", activations="float", norms="none"))
+    student = prepare(Llama(sizes), Recipe(1, learning_rate=1.0, **FORM))  # the form alone counts here
     student.load_state_dict({name: value.cpu() for name, value in weights.items()})
     large = out / "large.gguf"
     export(student, large, format="q2_0", tokenizer=side, overwrite=True)

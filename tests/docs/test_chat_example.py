@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -177,3 +178,54 @@ def test_a_student_learns_from_the_teacher_and_its_file_answers_as_it_does(disti
     model = load(tmp_path / "model.gguf", kv="f32", activations="float")
     got = model.session().extend(0, ids[0].tolist())
     np.testing.assert_allclose(got, want, atol=2e-2 * np.abs(want).max())
+
+
+@pytest.fixture
+def small_run(distil: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that runs the script on random weights of one layer and a vocabulary of 300 tokens, and returns its log."""
+    torch = pytest.importorskip("torch")
+    tokens, merges = vocabulary()
+    torch.manual_seed(0)
+    network = import_module("network")
+    small = partial(network.Sizes, hidden=64, intermediate=128, heads=2, kv_heads=1)
+    monkeypatch.setattr(network, "Sizes", small)
+    source = network.Llama(small(vocab=len(tokens), layers=2))
+    weights = {name: value.detach() for name, value in source.named_parameters()}
+    monkeypatch.setattr(distil, "read_weights", lambda path, device: (weights, tokens, merges))
+    file = SimpleNamespace(metadata={"tokenizer.chat_template": ""})
+    monkeypatch.setattr(distil, "tritium", SimpleNamespace(io=SimpleNamespace(open=lambda path: file), __version__="0"))
+    monkeypatch.setattr(distil.subprocess, "Popen", lambda command: None)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "tokens.npz", tokens=rng.integers(0, 200, 240), starts=np.arange(0, 240, 8))
+
+    def run(name: str, *more: str) -> dict[str, Any]:
+        sizes = ["--batch", "2", "--length", "6", "--judged", "2", "--vocab", "300", "--steps", "3", "--drop", "1"]
+        command = ["distil.py", "weights", str(tmp_path / "tokens.npz"), "--out", str(tmp_path / name), *sizes, *more]
+        monkeypatch.setattr("sys.argv", command)
+        distil.main()
+        log = tmp_path / name / "log.json"
+        return json.loads(log.read_text()) if log.exists() else {}
+
+    precision = torch.get_float32_matmul_precision()
+    yield run
+    torch.set_float32_matmul_precision(precision)
+
+
+def test_a_run_that_goes_on_writes_the_bytes_of_one_that_did_not_stop(small_run: Any, tmp_path: Path) -> None:
+    whole = small_run("whole")
+    assert small_run("stopped", "--until", "1") == {}
+    assert not (tmp_path / "stopped" / "model.gguf").exists()
+    again = small_run("stopped")
+    files = [(tmp_path / name / "model.gguf").read_bytes() for name in ("whole", "stopped")]
+    assert files[0] == files[1]
+    assert whole["after"] == again["after"] != whole["before"]
+    assert whole["loss"] == {"kl": {"weight": 1.0, "temperature": 1.0}, "distance": {"weight": 1.0}}
+    assert whole["recipe"]["distillation"] is None
+
+
+def test_the_log_of_the_run_says_which_losses_it_had(distil: ModuleType) -> None:
+    log = json.loads((EXAMPLES / "chat" / "log.json").read_text(encoding="utf-8"))
+    assert log["recipe"]["distillation"] is None
+    assert log["loss"]["distance"]["weight"] == log["settings"]["share"]
+    recipe = distil.recipe_of(distil.argparse.Namespace(lr=log["settings"]["lr"]), log["recipe"]["steps"])
+    assert json.loads(recipe.to_json()) == log["recipe"]

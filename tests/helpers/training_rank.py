@@ -15,7 +15,20 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from tritium.torch import Recipe, Training, Windows, checkpoint_blocks, fit, prepare, shard
+from small_network import Network
+from tritium.torch import (
+    Distillation,
+    Recipe,
+    Training,
+    Watch,
+    Windows,
+    add_adapters,
+    checkpoint_blocks,
+    distil,
+    fit,
+    prepare,
+    shard,
+)
 
 LONG = os.environ.get("TRITIUM_LONG") == "1"  # compiling takes seconds on each rank
 STEPS, STOP = 4, 2
@@ -52,11 +65,15 @@ def recipe(form: str = "tensor", **changes: Any) -> Recipe:
 
 
 def prepared(form: str = "tensor", *, dropout: float = 0.0) -> Tiny:
-    torch.manual_seed(0)
-    model = Tiny()
+    model = plain()
     model.dropout.p = dropout
     prepare(model, recipe(form))
     return model
+
+
+def plain() -> Tiny:
+    torch.manual_seed(0)
+    return Tiny()
 
 
 def compiled(model: Tiny) -> Tiny:
@@ -67,6 +84,51 @@ def compiled(model: Tiny) -> Tiny:
 
 def windows() -> Windows:
     return Windows(TEXT, length=16, batch=8)
+
+
+def adapted() -> Tiny:
+    """Return a network with adapters over packed weights."""
+    model = prepared("row")
+    torch.manual_seed(1)
+    add_adapters(model, rank=2)
+    return model
+
+
+def distilled(wrap: Any) -> list[float]:
+    """Return the losses of a student beside a teacher of the same sizes: text, logits and relations."""
+    soft = recipe(norms="sub", distillation=Distillation(heads=2))
+    teacher, student = Network(seed=1, layers=1), prepare(Network(layers=1), soft)
+    windows = Windows(TEXT % 32, length=8, batch=4)
+    return distil(teacher, wrap(student), windows, soft, **PIECES[wrap is alone])
+
+
+def alone(model: nn.Module) -> nn.Module:
+    """Return the model, for one process."""
+    return model
+
+
+PIECES: tuple[dict[str, int], ...] = ({}, {"pieces": 2})  # of each of two processes; of one
+
+
+def watched(make: Any, wrap: Any, folder: Path, name: str, **changes: Any) -> list[dict[str, Any]]:
+    """Return the records of a training that stops once and goes on from its file."""
+    path = folder / f"{name}.{'one' if wrap is alone else 'two'}.pt"
+    for until in (STOP, STEPS):
+        model = wrap(make())
+        watch = Watch(model)
+        options = {"checkpoint": path, "until": until, "watch": watch} | PIECES[wrap is alone]
+        fit(model, windows(), recipe(**changes), **options)
+    watch.save(path.with_suffix(".json"))
+    return watch.rows
+
+
+WATCHED: dict[str, tuple[Any, Any, dict[str, Any]]] = {  # how a model is made and divided, and changes of its recipe
+    "fsdp": (prepared, shard, {}), "fsdp group": (lambda: prepared("group"), shard, FORMS["group"]),
+    "learned": (lambda: prepare(plain(), recipe("row", scales="learned")), lambda model: shard(model, packed=False),
+                FORMS["row"] | {"scales": "learned"}),
+    "ddp": (prepared, DistributedDataParallel, {}),
+    "lora": (adapted, lambda model: DistributedDataParallel(model, broadcast_buffers=False), FORMS["row"]),
+}  # fmt: skip
 
 
 class Gathered:
@@ -108,7 +170,8 @@ def failures() -> dict[str, str]:
     learned = prepare(Tiny(), recipe(scales="learned"))
     cases = {
         "lambda": lambda: fit(shard(prepare(Tiny(), ramp)), windows(), ramp), "odd": lambda: shard(odd), "learned": lambda: shard(learned),
-        "batch": lambda: Training(shard(prepared()), recipe()).step(windows()(0)[:3]),
+        "batch": lambda: Training(shard(prepared()), recipe()).step(windows()(0)[:3]), "lora": lambda: shard(adapted()),
+        "watch": lambda: Training(shard(prepared()), recipe(), watch=Watch(prepared())),
     }  # fmt: skip
     for name, call in cases.items():
         try:
@@ -135,6 +198,9 @@ def main(folder: Path) -> dict[str, Any]:
     results["resumed fsdp"] = resumed("fsdp", folder, shard)
     results["resumed ddp"] = resumed("ddp", folder, DistributedDataParallel)
     results["failures"] = failures()
+    for name, wrap in {"fsdp": shard, "ddp": DistributedDataParallel}.items():
+        results[f"distilled {name}"] = distilled(wrap)
+    results["watched"] = {n: watched(make, wrap, folder, n, **c) for n, (make, wrap, c) in WATCHED.items()}
     training = Training(shard(prepared()), recipe())
     training.step(windows()(0))
     training.save(folder / "shared.pt")

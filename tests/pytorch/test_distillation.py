@@ -11,8 +11,9 @@ import pytest
 from tritium.errors import ArgumentError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+from differences import differences  # noqa: E402
 from small_network import Network, text  # noqa: E402
-from tritium.torch import Distillation, Recipe, Windows, distil, fit, prepare  # noqa: E402
+from tritium.torch import Distillation, DistillationLoss, Recipe, Training, Windows, distil, fit, prepare  # noqa: E402
 from tritium.torch.distillation import distillation_loss, logit_loss, relation_loss  # noqa: E402
 
 functional = torch.nn.functional
@@ -36,11 +37,16 @@ def test_the_logit_loss_is_its_formula(temperature: float) -> None:
     assert logit_loss(teacher, teacher, temperature).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_the_gradient_of_the_logit_loss_is_the_difference_of_distributions() -> None:
-    student, teacher, t = normal(3, 7, seed=1).requires_grad_(), normal(3, 7, seed=2), 2.0
-    logit_loss(student, teacher, t).backward()
-    want = t * (torch.softmax(student.detach() / t, -1) - torch.softmax(teacher / t, -1)) / 3
-    torch.testing.assert_close(student.grad, want, rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
+def test_the_gradient_of_the_logit_loss_is_its_finite_differences(temperature: float) -> None:
+    student, teacher = normal(2, 3, 7, seed=1).requires_grad_(), normal(2, 3, 7, seed=2)
+    logit_loss(student, teacher, temperature).backward()
+
+    def formula(x: Any) -> Any:
+        q, p = (torch.softmax(each.double() / temperature, -1) for each in (x, teacher))
+        return (p * (p / q).log()).sum() / 6 * temperature**2
+
+    torch.testing.assert_close(student.grad, differences(formula, student), rtol=1e-5, atol=1e-7, check_dtype=False)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
@@ -55,6 +61,22 @@ def test_the_relation_loss_is_its_formula_also_for_other_widths(heads: int) -> N
             )
             want.append((p * (np.log(p) - np.log(q))).sum(-1))
     assert relation_loss(student, teacher, heads).item() == pytest.approx(np.mean(want), rel=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_gradient_of_the_relation_loss_is_its_finite_differences(heads: int) -> None:
+    student, teacher = normal(2, 5, 4, seed=1).requires_grad_(), normal(2, 5, 6, seed=2)
+    relation_loss(student, teacher, heads).backward()
+
+    def rows(x: Any) -> Any:
+        parts = torch.stack(x.double().chunk(heads, -1))
+        return torch.softmax(parts @ parts.mT / parts.shape[-1] ** 0.5, -1)
+
+    def formula(x: Any) -> Any:
+        q, p = rows(x), rows(teacher)
+        return (p * (p / q).log()).sum(-1).mean()
+
+    torch.testing.assert_close(student.grad, differences(formula, student), rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
 def test_the_whole_loss_is_the_weighted_sum() -> None:
@@ -85,6 +107,29 @@ def test_a_student_comes_closer_to_its_teacher() -> None:
     distil(teacher, student, batches, recipe)
     assert kl(teacher, student) < start * 0.8
     assert all(torch.equal(t, before[n]) for n, t in teacher.state_dict().items())
+
+
+def test_a_loop_of_one_s_own_distils_as_distil_does() -> None:
+    teacher, batches, recipe = Network(seed=1), Windows(text(), length=8, batch=2), Recipe.distil(2)
+    losses = distil(teacher, prepare(Network(), recipe), batches, recipe)
+    assert recipe.distillation is not None
+    training = Training(prepare(Network(), recipe), recipe, loss=DistillationLoss(teacher.train(), recipe.distillation))
+    assert not teacher.training
+    assert [training.step(batches(i)) for i in range(2)] == losses
+
+
+def test_a_recipe_with_a_teacher_is_not_trained_without_one() -> None:
+    recipe, batches = Recipe.distil(2), Windows(text(), length=8, batch=2)
+    model = prepare(Network(), recipe)
+    with pytest.raises(
+        ArgumentError, match=r"distillation=Distillation\(text=1.0.* and the loss None.*Call distil\(teacher"
+    ):
+        fit(model, batches, recipe)
+    other = DistillationLoss(Network(), Distillation(text=0.5))
+    with pytest.raises(ArgumentError, match=r"and the loss Distillation\(text=0.5"):
+        fit(model, batches, recipe, loss=other)
+    with pytest.raises(ArgumentError, match="distillation=None and the loss"):
+        fit(model, batches, recipe.with_(distillation=None), loss=other)
 
 
 def test_what_cannot_be_distilled_is_refused() -> None:

@@ -71,6 +71,32 @@ def test_other_ways_have_the_same_losses(way: str, results: list[dict[str, Any]]
     assert results[0][way] == results[1][way] == results[0]["fsdp tensor"]
 
 
+@pytest.mark.parametrize("way", ["fsdp", "ddp"])
+def test_a_student_of_two_processes_has_the_losses_of_one(
+    way: str, results: list[dict[str, Any]], one_thread: None
+) -> None:
+    alone = rank.distilled(rank.alone)
+    assert results[0][f"distilled {way}"] == results[1][f"distilled {way}"] == alone
+    assert len(set(alone)) == rank.STEPS
+
+
+@pytest.mark.parametrize("way", rank.WATCHED)
+def test_the_records_of_two_processes_are_those_of_one(
+    way: str, results: list[dict[str, Any]], folder: Path, one_thread: None
+) -> None:
+    make, _, changes = rank.WATCHED[way]
+    alone = rank.watched(make, rank.alone, folder, way, **changes)
+    assert results[0]["watched"][way] == results[1]["watched"][way]
+    assert json.loads((folder / f"{way}.two.json").read_text())["training"] == results[0]["watched"][way]
+    assert len(alone) == rank.STEPS
+    for ours, theirs in zip(results[0]["watched"][way], alone, strict=True):
+        gradients = [{n: layer.pop("gradient") for n, layer in row["layers"].items()} for row in (ours, theirs)]
+        assert gradients[0] == pytest.approx(gradients[1], rel=1e-12)
+        assert all(norm > 0 for norm in gradients[1].values()) or way == "lora"  # of a new adapter A has none
+        assert ours == theirs
+    assert ("absent" in alone[0]) == (way == "lora")
+
+
 def test_pieces_change_the_rounding_of_a_gradient_alone(one_thread: None) -> None:
     whole, pieces = (fit(rank.prepared(), rank.windows(), rank.recipe(), pieces=n) for n in (1, 4))
     assert whole == pytest.approx(pieces, rel=1e-3)
@@ -110,6 +136,8 @@ def test_what_cannot_be_gathered_as_codes_is_named(results: list[dict[str, Any]]
     assert "31 rows, which 2 processes cannot share evenly" in said["odd"]
     assert "blocks.0.up has a learned scale" in said["learned"]
     assert "divided into 2 pieces" in said["batch"]
+    assert "which FSDP2 does not divide. Copy it: DistributedDataParallel" in said["lora"]
+    assert "trained by 2 processes, and the Watch was made of one on 1; make it" in said["watch"]
 
 
 def test_a_model_is_divided_only_among_processes() -> None:

@@ -13,6 +13,7 @@ from tritium import io
 from tritium.errors import ArgumentError, FormatError, QuantError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+from differences import differences  # noqa: E402
 from tritium.torch import BitLinear, bit_linears, export, replace_linears, ternarise  # noqa: E402
 from tritium.torch.formulas import absmean, round_activations, spread  # noqa: E402
 
@@ -67,49 +68,57 @@ def test_kernels_compute_with_learned_scales_as_training_does(options: dict[str,
         assert torch.equal(packed, trained)
 
 
-def smooth(layer: BitLinear, x: Any) -> dict[str, Any]:
-    """Return what the layer is a smooth function of, in f64: rounded tokens, codes, scales and bias."""
-    t, g = layer.ternary()
-    tokens_, a = round_activations(x.detach().float(), layer.group, layer.activations)
-    near = tokens_ * a
-    near = near.flatten(-2) if layer.group else near
-    return {"x": near.double(), "t": t.double(), "g": g.double(), "bias": layer.bias.detach().double()}
+class Smooth:
+    """What a layer computes, in f64 and with what its roundings added held as it was at one point: a smooth function of the rest."""
+
+    def __init__(self, layer: BitLinear, x: Any) -> None:
+        self.layer, self.norm = layer, layer.rms_norm
+        self.values = {"x": x} | {n: p for n, p in layer.named_parameters() if p is not None}
+        self.values = {n: v.detach().double() for n, v in self.values.items()}
+        self.g = layer._scales().detach()
+        inner = x.detach().float() if self.norm is None else self.norm(x).detach()
+        whole = round_activations(inner, layer.group, layer.activations, lambda_=0.0)
+        near = round_activations(inner, layer.group, layer.activations)
+        self.size = torch.as_tensor(whole[1]).double()
+        self.added_x = layer.lambda_ * (near[0] - whole[0]).double()
+        scaled = layer.weight.detach() * (1 / spread(self.g, layer.group))
+        self.added_w = layer.lambda_ * (scaled.round().clamp(-1, 1) - scaled).double()
+
+    def __call__(self, **changed: Any) -> Any:
+        """Return the result with some values changed."""
+        v, group = self.values | changed, self.layer.group
+        x, g = v["x"], self.g.double()
+        g = g + (v["scale"] - self.values["scale"]) if "scale" in v else g  # of groups rounded to f16
+        if self.norm is not None:
+            x = functional.rms_norm(x, x.shape[-1:], v["rms_norm.weight"], self.norm.eps)
+        steps = (x.unflatten(-1, (-1, group)) if group else x) / self.size + self.added_x
+        rounded = (steps * self.size).flatten(-2) if group else steps * self.size
+        weights = v["weight"] / spread(self.g.double(), group) + self.added_w
+        return functional.linear(rounded, weights * spread(g, group), v["bias"])
 
 
-def product(layer: BitLinear, x: Any, t: Any, g: Any, bias: Any) -> Any:
-    return functional.linear(x, t * spread(g, layer.group), bias)
-
-
-def differences(f: Any, point: Any, h: float = 1e-4) -> Any:
-    """Return the gradient of f by central differences in f64."""
-    flat, slopes = point.reshape(-1), torch.empty(point.numel(), dtype=torch.float64)
-    for i in range(len(flat)):
-        step = torch.zeros_like(flat)
-        step[i] = h
-        slopes[i] = (f((flat + step).view_as(point)) - f((flat - step).view_as(point))) / (2 * h)
-    return slopes.view_as(point)
-
-
+@pytest.mark.parametrize("lambda_", [1.0, 0.5])
+@pytest.mark.parametrize("more", [{}, {"scales": "learned"}, {"norm": "rms"}], ids=["absmean", "learned", "norm"])
 @pytest.mark.parametrize("options", FORMS.values(), ids=list(FORMS))
-def test_gradients_are_the_finite_differences_of_the_smooth_part(options: dict[str, Any]) -> None:
-    """Codes and int8 steps are held: what is left is smooth in the rounded tokens, the effective weights, scales and bias."""
-    layer, x = learned(**options), tokens(3, 64).requires_grad_()
-    up = tokens(3, 4, seed=3)
-    layer(x).backward(up)
-    fixed = smooth(layer, x)
-
-    def loss(**changed: Any) -> Any:
-        return (product(layer, **(fixed | changed)) * up.double()).sum()
-
-    close = {"rtol": 1e-4, "atol": 1e-4, "check_dtype": False}
-    torch.testing.assert_close(x.grad, differences(lambda v: loss(x=v), fixed["x"]), **close)
-    torch.testing.assert_close(layer.scale.grad, differences(lambda v: loss(g=v), fixed["g"]), **close)
-    torch.testing.assert_close(layer.bias.grad, differences(lambda v: loss(bias=v), fixed["bias"]), **close)
-    spread_out = spread(fixed["g"], layer.group)
-    effective = (
-        differences(lambda v: loss(t=v), fixed["t"]) / spread_out
-    )  # by the weight t g, whose gradient the latent one takes
-    torch.testing.assert_close(layer.weight.grad, effective, **close)
+def test_gradients_are_the_finite_differences_of_the_smooth_part(
+    options: dict[str, Any], more: dict[str, str], lambda_: float
+) -> None:
+    """What roundings add is held: what is left is smooth in tokens, weights, scales, bias and norm."""
+    torch.manual_seed(0)
+    layer, x, up = BitLinear(64, 4, bias=True, lambda_=lambda_, **options, **more), tokens(3, 64), tokens(3, 4, seed=3)
+    with torch.no_grad():
+        for name, p in layer.named_parameters():
+            if name in ("scale", "rms_norm.weight"):
+                p.mul_(torch.rand_like(p) + 0.5)
+    y = layer(x.requires_grad_())
+    y.backward(up)
+    smooth = Smooth(layer, x)
+    torch.testing.assert_close(y, smooth(), rtol=1e-5, atol=1e-6, check_dtype=False)
+    for name, value in ({"x": x} | dict(layer.named_parameters())).items():
+        slopes = differences(lambda v, n=name: (smooth(**{n: v}) * up.double()).sum(), value)
+        torch.testing.assert_close(
+            value.grad, slopes, rtol=2e-6, atol=2e-6, check_dtype=False, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def test_a_scale_is_trained_alone() -> None:

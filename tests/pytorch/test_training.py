@@ -13,7 +13,18 @@ from tritium.errors import ArgumentError, FormatError, MissingFileError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from small_network import Network, text  # noqa: E402
-from tritium.torch import Recipe, Training, Watch, Windows, bit_linears, fit, head_loss, prepare, trainer_callback  # noqa: E402
+from tritium.torch import (  # noqa: E402
+    Recipe,
+    Training,
+    Watch,
+    Windows,
+    apply_schedules,
+    bit_linears,
+    fit,
+    head_loss,
+    prepare,
+    trainer_callback,
+)
 
 RECIPE = Recipe.fine_tune(12, learning_rate=3e-3, scales="learned")
 
@@ -185,6 +196,31 @@ def test_the_trainer_follows_the_recipe_and_resumes_exactly(tmp_path: Path) -> N
     resumed, _ = trainer(tmp_path / "b", recipe)
     resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
     assert_same(resumed.model, whole.model)
+
+
+def test_the_trainer_s_callback_ignores_no_field_of_a_recipe(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    with pytest.raises(ArgumentError, match=r"distillation=Distillation\(.*Call distil\(teacher"):
+        trainer_callback(Recipe.distil(6))
+    made, _ = trainer(tmp_path, Recipe.fine_tune(6))
+    for field, argument, match in (
+        ("steps", {"max_steps": 5}, r"steps=6 and the Trainer max_steps=5; give TrainingArguments\(max_steps=6\)"),
+        ("clip", {"max_grad_norm": 0.5}, r"clip=1.0 and the Trainer max_grad_norm=0.5; .*recipe.with_\(clip=0.5\)"),
+    ):
+        before = {name: getattr(made.args, name) for name in argument}
+        made.args.__dict__.update(argument)
+        with pytest.raises(ArgumentError, match=match):
+            made.train()
+        made.args.__dict__.update(before)
+        assert made.state.global_step == 0, field
+
+
+def test_schedules_have_no_lambda_where_nothing_is_ternary() -> None:
+    recipe = Recipe.fine_tune(4)
+    plain, ternary = (Training(model, recipe) for model in (Network(), network(recipe)))
+    for training, share in ((plain, None), (ternary, 0.0)):
+        values = apply_schedules(training.model, training.optimizer, recipe, 0.0)
+        assert values.get("lambda") == share
 
 
 # ---- a loss with few logits at a time

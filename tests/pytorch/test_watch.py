@@ -13,7 +13,7 @@ from tritium.errors import ArgumentError, PackageError
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 import tritium.see  # noqa: E402
 from small_network import Network, text  # noqa: E402
-from tritium.torch import BitLinear, Recipe, Watch, Windows, fit, prepare  # noqa: E402
+from tritium.torch import BitLinear, Recipe, Training, Watch, Windows, add_adapters, fit, lora_linears, prepare  # noqa: E402
 
 nn = torch.nn
 
@@ -46,8 +46,32 @@ def test_only_every_so_many_steps_are_recorded() -> None:
     for every in (0, True, 1.5):
         with pytest.raises(ArgumentError, match="every"):
             Watch(model, every=every)
-    with pytest.raises(ArgumentError, match="no BitLinear"):
+    with pytest.raises(ArgumentError, match="no BitLinear and no adapter"):
         Watch(Network())
+
+
+def test_of_adapters_the_gradients_are_recorded_and_why_there_is_no_more(tmp_path: Path) -> None:
+    recipe = Recipe.from_scratch(3)
+    model = add_adapters(prepare(Network(layers=1), recipe), rank=2, targets=["q_proj", "up_proj"])
+    watch = Watch(model)
+    norms: list[dict[str, float]] = []
+
+    training = Training(model, recipe, watch=watch)
+    training.optimizer.register_step_pre_hook(lambda *_: norms.append(slopes(model)))
+    for step in range(3):
+        training.step(Windows(text(), length=8, batch=2)(step))
+        assert watch.rows[-1]["layers"] == {n: {"gradient": pytest.approx(norm)} for n, norm in norms[step].items()}
+    assert all("frozen" in row["absent"] and "lambda" not in row for row in watch.rows)
+    watch.save(tmp_path / "t.json")
+    pages = [tritium.see.training_page(s, tmp_path / "t.html").read_text() for s in (watch, tmp_path / "t.json")]
+    assert pages[0] == pages[1]
+    assert "the packed weights of layers with an adapter are frozen" in pages[0]
+
+
+def slopes(model: Any) -> dict[str, float]:
+    """Return the norm of the gradients of each adapter."""
+    layers = lora_linears(model).items()
+    return {n: torch.cat([p.grad.flatten() for p in m.parameters()]).norm().item() for n, m in layers}
 
 
 def watched(tmp_path: Path, **options: Any) -> Watch:

@@ -50,7 +50,7 @@ from tritium.torch.adapters import (
     pack_linears,
     remove_adapters,
 )
-from tritium.torch.distillation import distil, logit_loss, relation_loss
+from tritium.torch.distillation import DistillationLoss, distil, logit_loss, relation_loss
 from tritium.torch.formulas import pack, ternarise, unpack
 from tritium.torch.layer import BitLinear, bit_linears
 from tritium.torch.peft_files import load_adapters, save_adapters
@@ -64,6 +64,7 @@ from tritium.torch.writer import byte_tokenizer, export
 __all__ = [
     "BitLinear",
     "Distillation",
+    "DistillationLoss",
     "LoraLinear",
     "Merged",
     "PackedLinear",

@@ -9,19 +9,36 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from tritium.errors import ArgumentError
 from tritium.torch.recipes import Recipe, apply_schedules
 from tritium.torch.watch import Watch
 
 
 class RecipeCallback(TrainerCallback):
-    """Follows the schedules of a recipe over the Trainer's own number of steps.
+    """Follows the schedules of a recipe, whose steps and clip are those of the Trainer too.
 
     They depend on the step alone, so a Trainer that resumes from its checkpoint goes on exactly.
     """
 
     def __init__(self, recipe: Recipe, watch: Watch | None = None) -> None:
+        if recipe.distillation is not None:
+            raise ArgumentError(
+                f"trainer_callback: the recipe has distillation={recipe.distillation}, and a callback cannot change the Trainer's loss. Call "
+                "distil(teacher, student, batches, recipe), or give recipe.with_(distillation=None) and a Trainer with a loss of your own."
+            )
         self.recipe, self.watch = recipe, watch
         self._values: dict[str, float] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Raise where the Trainer takes other steps, or another norm of gradients, than the recipe says."""
+        pairs = (("steps", "max_steps", state.max_steps), ("clip", "max_grad_norm", args.max_grad_norm or 0.0))
+        for field, argument, value in pairs:
+            mine = getattr(self.recipe, field)
+            if mine != value:
+                raise ArgumentError(
+                    f"trainer_callback: the recipe has {field}={mine!r} and the Trainer {argument}={value!r}; give "
+                    f"TrainingArguments({argument}={mine!r}), or recipe.with_({field}={value!r})."
+                )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Set the schedules to the step that begins."""

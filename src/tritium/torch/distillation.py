@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -102,6 +102,20 @@ def distillation_loss(teacher: nn.Module, options: Distillation, student: nn.Mod
     return loss
 
 
+@dataclass(frozen=True)
+class DistillationLoss:
+    """The loss of a student beside a teacher, for `Training` with a recipe of the same `distillation`. The teacher is set to eval mode."""
+
+    teacher: nn.Module
+    distillation: Distillation
+
+    def __post_init__(self) -> None:
+        self.teacher.eval()
+
+    def __call__(self, student: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        return distillation_loss(self.teacher, self.distillation, student, ids)
+
+
 def distil(teacher: nn.Module, student: nn.Module, batches: Batches, recipe: Recipe, **options: Any) -> list[float]:
     """Train a prepared student by a recipe with a distillation; return the loss of each step. Options are those of `fit`.
 
@@ -112,5 +126,4 @@ def distil(teacher: nn.Module, student: nn.Module, batches: Batches, recipe: Rec
         raise ArgumentError(
             "distil: teacher and student are the same module; prepare a copy (copy.deepcopy) as the student."
         )
-    teacher.eval()
-    return fit(student, batches, recipe, loss=partial(distillation_loss, teacher, recipe.distillation), **options)
+    return fit(student, batches, recipe, loss=DistillationLoss(teacher, recipe.distillation), **options)

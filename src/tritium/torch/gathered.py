@@ -66,10 +66,6 @@ class LatentWeight(torch.Tensor):
         written = {id(x.inner): x for x in wrapped}  # an op in place returns the tensor that it was called with
         return pytree.tree_map_only(torch.Tensor, lambda x: written.get(id(x), x), out)
 
-    def magnitude(self) -> torch.Tensor:
-        """Return the sum of the magnitudes of this rank's rows, in f64."""
-        return self.inner.detach().abs().sum(dtype=torch.float64)
-
     def fsdp_pre_all_gather(
         self, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:

@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from tritium.errors import ArgumentError, PackageError, QuantError
-from tritium.torch.formulas import mean_of
+from tritium.torch.adapters import lora_linears
+from tritium.torch.formulas import learned, mean_of, ternarise
 from tritium.torch.gathered import LatentWeight
 from tritium.torch.layer import BitLinear, bit_linears
 
@@ -125,6 +126,11 @@ def shard(
 
     fully_shard = _fully_shard()
     layers = bit_linears(model)
+    if lora_linears(model):
+        raise ArgumentError(
+            "shard: the model has adapters; its packed weights are buffers of two bits, which FSDP2 does not divide. Copy it: "
+            "DistributedDataParallel(model, broadcast_buffers=False)."
+        )
     if not layers:
         raise ArgumentError("shard: the model has no BitLinear; call prepare(model, recipe) first.")
     device = next(model.parameters()).device.type
@@ -178,16 +184,39 @@ def _make_latent(layers: Mapping[str, BitLinear], ranks: int) -> None:
             layer.weight = latent
 
 
-@torch.no_grad()
 def _set_means(model: nn.Module, _: Any) -> None:
-    """Compute the mean magnitude of every divided weight, all in one exchange; raise on all ranks where one is not finite."""
-    weights = {name: layer.weight for name, layer in bit_linears(model).items() if is_divided(layer.weight)}
-    latent = {name: w._local_tensor for name, w in weights.items()}
-    sums = Processes.from_model(model).sum(torch.stack([w.magnitude() for w in latent.values()]))
-    for name, total in zip(latent, sums, strict=True):
+    """Compute the mean magnitude of every divided weight before a forward pass."""
+    layers = {name: layer for name, layer in bit_linears(model).items() if is_divided(layer.weight)}
+    for name, mean in _means(layers, Processes.from_model(model)).items():
+        layers[name].weight._local_tensor.mean = mean
+
+
+@torch.no_grad()
+def _means(layers: Mapping[str, BitLinear], processes: Processes) -> dict[str, torch.Tensor]:
+    """Return the mean magnitude of divided weights, all in one exchange; raise on all processes where one is not finite."""
+    if not layers:
+        return {}
+    parts = [local_part(layer.weight).abs().sum(dtype=torch.float64) for layer in layers.values()]
+    means = {}
+    for (name, layer), total in zip(layers.items(), processes.sum(torch.stack(parts)), strict=True):
         if not torch.isfinite(total):
             raise QuantError(f"shard: the weights of {name} hold NaN or infinity; the training diverged.")
-        latent[name].mean = mean_of(total, weights[name].numel())
+        means[name] = mean_of(total, layer.weight.numel())
+    return means
+
+
+@torch.no_grad()
+def ternary_parts(layers: Mapping[str, BitLinear], processes: Processes) -> dict[str, torch.Tensor]:
+    """Return the ternary weights of layers in int8, of divided ones this process's rows; all processes call it."""
+    means = _means({name: layer for name, layer in layers.items() if is_divided(layer.weight)}, processes)
+    parts = {}
+    for name, layer in layers.items():
+        weight, form = local_part(layer.weight), {"axis": layer.axis, "group": layer.group}
+        scale = means.get(name) if layer.axis is None and not layer.group else None
+        if layer.scale is not None:
+            scale = learned(local_part(layer.scale), layer.group)
+        parts[name] = ternarise(weight, scale=scale, **form)[0]
+    return parts
 
 
 def checkpoint_blocks(model: nn.Module, blocks: Iterable[nn.Module] | None = None) -> nn.Module:
@@ -243,14 +272,25 @@ def _whole(t: torch.Tensor) -> torch.Tensor:
     return (full.inner if isinstance(full, LatentWeight) else full).cpu()
 
 
+def local_part(t: torch.Tensor) -> torch.Tensor:
+    """Return this process's part of a divided tensor, as floats; any other tensor as it is."""
+    part: torch.Tensor = t._local_tensor if is_divided(t) else t
+    return part.inner if isinstance(part, LatentWeight) else part.detach()
+
+
+def divided(part: torch.Tensor, like: Any) -> Any:
+    """Return the tensor of which each process has a part, divided as another one is."""
+    place = {"shape": like.shape, "stride": like.stride()}
+    return type(like).from_local(part, like.device_mesh, like.placements, run_check=False, **place)
+
+
 def divided_state(state: Any, like: Any) -> Any:
     """Return a whole state with the tensors divided as those of another one are."""
     if is_divided(like):
         rows = torch.chunk(state, like.device_mesh.size(), 0)
         own = like.device_mesh.get_local_rank()
         local = rows[own] if own < len(rows) else state[:0]
-        place = {"shape": like.shape, "stride": like.stride()}
-        return type(like).from_local(local.to(like.device), like.device_mesh, like.placements, run_check=False, **place)
+        return divided(local.to(like.device), like)
     if isinstance(like, Mapping):
         return {k: divided_state(v, like[k]) if k in like else v for k, v in state.items()}
     return state

@@ -307,11 +307,11 @@ def make_optimizer(model: nn.Module, recipe: Recipe, **options: Any) -> torch.op
 
 
 def apply_schedules(model: nn.Module, optimizer: Any, recipe: Recipe, share: float) -> dict[str, float]:
-    """Set learning rate, weight decay and lambda to their values at a share of the training; return them."""
+    """Set learning rate, weight decay and lambda to their values at a share of the training; return them, without the lambda of a model
+    that has no BitLinear: floats have none, and packed weights stay ternary."""
     values = {
         "learning_rate": recipe.learning_rate * recipe.rate.at(share),
         "weight_decay": recipe.weight_decay.at(share),
-        "lambda": recipe.lambda_.at(share),
     }
     for group in optimizer.param_groups:
         if "decays" not in group:
@@ -321,5 +321,6 @@ def apply_schedules(model: nn.Module, optimizer: Any, recipe: Recipe, share: flo
         group["lr"] = values["learning_rate"]
         group["weight_decay"] = values["weight_decay"] if group["decays"] else 0.0
     if bit_linears(model):
+        values["lambda"] = recipe.lambda_.at(share)
         set_lambda(model, values["lambda"])
     return values

@@ -92,6 +92,7 @@ def _summed_loss(
 class Training:
     """A model in training: its optimiser, its step and its schedules. `step(batch)` trains on one batch.
 
+    A recipe with a distillation needs a loss that has the same as its `distillation`: `DistillationLoss` is one.
     `pieces`: of a batch, along the first axis of its tensors, that a process computes one after the other: their gradients are added.
     Of a model that is divided or copied over processes (`shard`, DistributedDataParallel) each process takes its pieces of the batch, which
     is the same on all of them.
@@ -103,10 +104,19 @@ class Training:
     ) -> None:  # fmt: skip
         if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
             raise ArgumentError(f"Training: pieces are a number of at least 1, given {pieces!r}.")
+        if getattr(loss, "distillation", None) != recipe.distillation:
+            raise ArgumentError(
+                f"Training: the recipe has distillation={recipe.distillation} and the loss {getattr(loss, 'distillation', None)}. Call "
+                "distil(teacher, student, batches, recipe), give loss=DistillationLoss(teacher, recipe.distillation), or train without a "
+                "teacher by recipe.with_(distillation=None)."
+            )
         self.model, self.recipe, self.loss, self.watch, self.pieces = model, recipe, loss, watch, pieces
         self.processes = Processes.from_model(model)
-        if watch is not None and self.processes.count > 1:
-            raise ArgumentError("Training: a Watch looks at whole weights; watch a training of one process.")
+        if watch is not None and watch.processes.count != self.processes.count:
+            raise ArgumentError(
+                f"Training: the model is trained by {self.processes.count} processes, and the Watch was made of one on "
+                f"{watch.processes.count}; make it of the model that is trained, after shard or DistributedDataParallel: Watch(model)."
+            )
         self.optimizer = make_optimizer(model, recipe, **optimizer)
         self.done = 0
         self.losses: list[float] = []

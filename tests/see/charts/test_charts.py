@@ -37,6 +37,7 @@ def made(name: str = "matmul/512", value: float = 1.9e-3) -> list[c.Chart]:
                "s", subtitle=n, note=n),
         c.OverTime(n, (c.Track(n, "B", (0.0, v, 2.0), (c.Layer(n, (v, v, v)), c.Layer("b", (1.0, v, 2.0))), "step", v, n),
                        c.Track(n, "W", (), (), absent=n)), None, n, n),
+        c.Raster(n, (n, "x", "y"), (0.0, v, 2.0), ((v, 1.0, v), (math.nan, 0.0, v), (math.nan,) * 3), "B", "steps", n, n),
     ]  # fmt: skip
 
 
@@ -505,3 +506,54 @@ def test_what_cannot_be_drawn_is_refused(how: dict[str, Any], said: str) -> None
         c.svg(made()[0], **how)
     with pytest.raises(ArgumentError, match="A chart is needed"):
         c.svg("bars")  # type: ignore[arg-type]
+
+
+# ---- maps over time
+
+
+def levels(chart: c.Raster, row: int) -> list[tuple[str, float]]:
+    """Return the opacity of each run of a row's cells, "" for zeros, and its width in px, in the order of time."""
+    mark = [g for g in drawn(chart, standalone=False).iter(f"{SVG}g") if g.get("class") == "m"][row]
+    runs = [
+        (float(x), p.get("stroke-opacity", ""), float(end) - float(x))
+        for p in mark.iter(f"{SVG}path") if p.get("shape-rendering")
+        for x, end in re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", p.get("d", ""))
+    ]  # fmt: skip
+    return [(opacity, width) for _, opacity, width in sorted(runs)]
+
+
+def test_a_map_is_deeper_where_values_are_larger_and_has_gaps() -> None:
+    rows = ((1e-4, 1e-3, 1e-2, 1.0), (0.0, math.nan, 1e-4, 1e-4))
+    chart = c.Raster("t", ("a", "b"), (1.0, 2.0, 3.0, 4.0), rows, clock="steps")
+    depths = [float(depth) for depth, _ in levels(chart, 0)]
+    assert depths == sorted(depths)
+    assert (depths[0], depths[-1], len(depths)) == (0.12, 1.0, 4)
+    zero, two = levels(chart, 1)
+    assert (zero[0], two[0]) == ("", "0.12")
+    assert two[1] == pytest.approx(2 * zero[1], abs=0.2)
+    assert {"1 steps", "4 steps", "0.0001", "1", "a", "b"} <= set(texts(chart))
+    assert tips(chart)[0] == "a\nfirst 0.0001, last 1\nmost 1 at 4 steps"
+
+
+@pytest.mark.parametrize(("values", "bounds"), [((2.0, 10.0), {"0", "10"}), ((0.31, 0.39), {"0.3", "0.4"})])
+def test_a_linear_map_begins_at_0_unless_its_values_are_near(values: tuple[float, ...], bounds: set[str]) -> None:
+    chart = c.Raster("t", ("a",), (1.0, 2.0), (values,))
+    assert bounds <= set(texts(chart))
+    shallow, deep = (float(depth) for depth, _ in levels(chart, 0))
+    assert shallow < 0.5 < deep
+
+
+def test_a_map_loses_no_peak_of_many_times_and_says_which_rows_it_leaves_out() -> None:
+    values = [1.0] * 5000
+    values[3777] = 900.0
+    chart = c.Raster("t", ("a",), tuple(map(float, range(5000))), (tuple(values),))
+    assert "1.0" in [depth for depth, _ in levels(chart, 0)]
+    many = c.Raster("t", tuple(f"row {i}" for i in range(3000)), (0.0,), ((1.0,),) * 3000)
+    assert len(tips(many)) <= 280
+    assert any(text.endswith("of 3000 rows, evenly chosen") for text in texts(many))
+    assert len(c.table(many).rows) == 3000
+
+
+def test_a_map_needs_a_value_for_each_time() -> None:
+    with pytest.raises(ArgumentError, match="2 values are needed"):
+        c.Raster("t", ("a",), (1.0, 2.0), ((1.0,),))

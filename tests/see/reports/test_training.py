@@ -43,6 +43,23 @@ def test_a_page_has_the_curves_and_a_row_for_each_layer(tmp_path: Path) -> None:
     assert "b.&lt;script&gt;" in text
 
 
+def test_a_page_has_a_map_of_layers_for_each_part_that_was_recorded(tmp_path: Path) -> None:
+    text = tritium.see.training_page(rows(), tmp_path / "t.html").read_text()
+    titles = ("Norm of the gradient by layer", "Flipped weights by layer", "Zero weights by layer")
+    assert all(title in text for title in titles)
+    reason = "flips and zeros: frozen"
+    lora = [
+        row | {"absent": reason, "layers": {"a.x.q": {"gradient": 3.0}, "a.x.k": {"gradient": 0.5}}} for row in rows()
+    ]
+    text = tritium.see.training_page(lora, tmp_path / "t.html").read_text()
+    assert [title in text for title in titles] == [True, False, False]
+    assert reason in text
+    assert "Names without a.x." in text
+    assert "zeros, first" not in text
+    odd = [row | {"absent": ["<script>"]} for row in rows()]
+    assert "absent" not in tritium.see.training_page(odd, tmp_path / "t.html").read_text().split("<main")[1]
+
+
 def test_a_watch_its_rows_and_its_file_give_the_same_page(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps({"schema": 1, "training": rows()}))
     sources = (rows(), SimpleNamespace(rows=rows()), tmp_path / "t.json", str(tmp_path / "t.json"))

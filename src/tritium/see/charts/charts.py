@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tritium.see.charts.bars import Bar, Bars
     from tritium.see.charts.distribution import Distribution, Strip
     from tritium.see.charts.heat import Cell, Heat
+    from tritium.see.charts.raster import Raster
     from tritium.see.charts.ratios import Forest, Ratio, Speedup
     from tritium.see.charts.roofline import Dot, Roof, Roofline
     from tritium.see.charts.stacks import Part, Stack, Stacks
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tritium.see.charts.trend import Trend, TrendLevel, TrendPoint, TrendStep
 
 __all__ = [
-    "Bar", "Bars", "Cell", "Chart", "Distribution", "Dot", "Forest", "Heat", "Layer", "OverTime", "Part", "Ratio", "Roof",
+    "Bar", "Bars", "Cell", "Chart", "Distribution", "Dot", "Forest", "Heat", "Layer", "OverTime", "Part", "Raster", "Ratio", "Roof",
     "Roofline", "Speedup", "Stack", "Stacks", "Strip", "Track", "Trend", "TrendLevel", "TrendPoint", "TrendStep", "css",
     "responsive", "svg", "table", "variables",
 ]  # fmt: skip
@@ -65,6 +66,7 @@ KINDS: dict[str, Kind] = {  # by the class of the description
     "Roofline": Kind("roofline", "Dot Roof"),
     "Heat": Kind("heat", "Cell"),
     "OverTime": Kind("time", "Layer Track"),
+    "Raster": Kind("raster"),
 }
 
 

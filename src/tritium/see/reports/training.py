@@ -1,4 +1,4 @@
-"""The page of a training: loss, schedules, weights that flip, zeros and gradients over the steps, and each layer in a table.
+"""The page of a training: loss, schedules, weights that flip, zeros and gradients over the steps, and each layer in maps and a table.
 
 Knows nothing of PyTorch: it draws the rows that `tritium.torch.Watch` records, or the file it saves. Rows are checked, since they
 may be another's.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from tritium.errors import ArgumentError, FormatError
 from tritium.machine.files import read_bytes, write_text
+from tritium.see.charts.raster import Raster
 from tritium.see.charts.time import Layer, OverTime, Track
 from tritium.see.reports import html
 from tritium.see.reports.blocks import Block, Cell, Facts, Grid, Picture
@@ -23,12 +25,19 @@ from tritium.see.reports.sections import Section
 
 MOST_BYTES = 64 << 20  # of a file
 MOST_ROWS, MOST_LAYERS = 100_000, 10_000
+MOST_REASON = 300  # characters
 SERIES = {"loss": "loss", "learning_rate": "learning rate", "weight_decay": "weight decay", "lambda": "lambda"}
 PARTS = {
     "flips": "flipped weights",
     "zeros": "zero weights",
     "gradient": "gradient norm",
 }
+MAPS = {
+    "gradient": "Norm of the gradient by layer",
+    "flips": "Flipped weights by layer",
+    "zeros": "Zero weights by layer",
+}
+SHARES = {"flips": 100.0, "zeros": 100.0}  # parts that are shares, in per cent
 
 Row = Mapping[str, Any]
 
@@ -78,7 +87,7 @@ def _number(value: Any) -> float | None:
 
 def page_of(rows: Sequence[Row], title: str) -> str:
     """Return the page as HTML."""
-    sections = [s for s in (_summary(rows, title), _curves(rows), _layers(rows)) if s.blocks]
+    sections = [s for s in (_summary(rows, title), _curves(rows), _maps(rows), _layers(rows)) if s.blocks]
     footer = (
         f"Made by Tritium from {len(rows)} records of a training. Offline, and the same bytes from the same records."
     )
@@ -96,6 +105,8 @@ def _summary(rows: Sequence[Row], title: str) -> Section:
     ]
     if losses:
         facts.append(("loss", Cell(f"{losses[0]:.4g} at first, {losses[-1]:.4g} at last, {min(losses):.4g} at least")))
+    if isinstance(rows[-1].get("absent"), str):
+        facts.append(("absent", Cell(rows[-1]["absent"][:MOST_REASON])))
     return Section("summary", title, (Facts(tuple(facts)),))
 
 
@@ -128,33 +139,65 @@ def _track(name: str, steps: tuple[float, ...], values: Sequence[float]) -> Trac
     return Track(name, "", steps, (Layer(name, tuple(values)),))
 
 
+def _maps(rows: Sequence[Row]) -> Section:
+    """Draw each part as a map of layers over the steps."""
+    steps, blocks = tuple(float(row["step"]) for row in rows), []
+    names = list(rows[-1]["layers"]) if rows else []
+    shared = _shared(names)
+    subtitle = f"Names without {shared}" if shared else ""
+    for part, title in MAPS.items():
+        lines = [[_number(row["layers"].get(name, {}).get(part)) for row in rows] for name in names]
+        if any(value is not None for line in lines for value in line):
+            values = tuple(tuple(math.nan if v is None else v * SHARES.get(part, 1.0) for v in line) for line in lines)
+            short = tuple(name.removeprefix(shared) for name in names)
+            unit = "%" if part in SHARES else ""
+            chart = Raster(title, short, steps, values, unit, "steps", subtitle)
+            blocks.append(Picture(f"map-{part}", chart, told=True))
+    lede = "One row for each layer: the deeper the colour, the larger the number."
+    return Section("maps", "Layers over the steps", tuple(blocks), lede=lede)
+
+
+def _shared(names: Sequence[str]) -> str:
+    """Return what all names begin with, up to a dot: of one name, nothing."""
+    if len(names) < 2:
+        return ""
+    alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*(name.split(".")[:-1] for name in names), strict=False))
+    return "".join(f"{parts[0]}." for parts in alike)
+
+
 def _layers(rows: Sequence[Row]) -> Section:
     if not rows:
         return Section("layers", "Layers")
-    heads = ("layer", "zeros, first", "zeros, last", "flips, last", "flips, most", "gradient, last", "gradient, most")
-    body = []
-    for name in rows[-1]["layers"]:
-        series = {
-            part: [x for x in (_number(r["layers"].get(name, {}).get(part)) for r in rows) if x is not None]
-            for part in PARTS
+    columns: list[list[Cell]] = []
+    heads = ["layer"]
+    names = list(rows[-1]["layers"])
+    for part, which, show in COLUMNS:
+        values = {
+            n: [x for x in (_number(r["layers"].get(n, {}).get(part)) for r in rows) if x is not None] for n in names
         }
-        zeros, flips, slopes = series["zeros"], series["flips"], series["gradient"]
-        cells = [_share(zeros[:1], ".1f"), _share(zeros[-1:], ".1f")]
-        cells += [_share(flips[-1:]), _share([max(flips)] if flips else [])]
-        cells += [_figure(slopes[-1:]), _figure([max(slopes)] if slopes else [])]
-        body.append((Cell(name), *cells))
-    grid = Grid(heads, tuple(body), right=frozenset(heads[1:]), caption="Each ternary layer", filtered=True)
+        if any(values.values()):
+            heads.append(f"{part}, {which}")
+            columns.append([show([PICKS[which](values[n])] if values[n] else []) for n in names])
+    body = [(Cell(name), *cells) for name, *cells in zip(names, *columns, strict=True)]
+    grid = Grid(tuple(heads), tuple(body), right=frozenset(heads[1:]), caption="Each layer", filtered=True)
     return Section(
         "layers",
         "Layers",
         (grid,),
-        lede="A layer whose weights no longer flip has settled; one that is all zeros is dead.",
+        lede="A layer whose weights no longer flip has settled; one that is all zeros is dead." if columns[2:] else "",
     )
 
 
-def _share(values: Sequence[float], digits: str = ".3g") -> Cell:
-    return Cell(f"{100 * values[0]:{digits}} %", sort=values[0]) if values else Cell("–")
+def _share(values: Sequence[float]) -> Cell:
+    return Cell(f"{100 * values[0]:.3g} %", sort=values[0]) if values else Cell("–")
 
 
 def _figure(values: Sequence[float]) -> Cell:
     return Cell(f"{values[0]:.3g}", sort=values[0]) if values else Cell("–")
+
+
+PICKS: dict[str, Callable[[Sequence[float]], float]] = {"first": lambda v: v[0], "last": lambda v: v[-1], "most": max}
+COLUMNS = (  # of the table of layers: part, which of its numbers, and how it is written
+    ("zeros", "first", _share), ("zeros", "last", _share), ("flips", "last", _share), ("flips", "most", _share),
+    ("gradient", "last", _figure), ("gradient", "most", _figure),
+)  # fmt: skip
