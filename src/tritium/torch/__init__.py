@@ -1,6 +1,6 @@
 """BitNet layers for PyTorch: trained with straight-through estimators, run in PyTorch through tritium's kernels.
 
-Recipes say how a network is trained (`Recipe`, `prepare`), `fit` and `distil` train it, `add_adapters`
+Recipes say how a network is trained (`Recipe`, `prepare`), `fit` and `distil` train it, `load` begins at a ternary file, `add_adapters`
 trains LoRA over packed weights. Imports torch, so `import tritium` never imports it.
 
     model = tritium.torch.replace_linears(model)    # nn.Linear -> BitLinear, embeddings and heads stay
@@ -51,15 +51,16 @@ from tritium.torch.adapters import (
     remove_adapters,
 )
 from tritium.torch.distillation import distil, logit_loss, relation_loss
+from tritium.torch.files.peft import load_adapters, save_adapters
+from tritium.torch.files.reader import load, load_ternary
+from tritium.torch.files.writer import byte_tokenizer, export
 from tritium.torch.formulas import pack, ternarise, unpack
 from tritium.torch.layer import BitLinear, bit_linears
-from tritium.torch.peft_files import load_adapters, save_adapters
 from tritium.torch.processes import checkpoint_blocks, shard, whole_state
 from tritium.torch.recipes import Distillation, Recipe, Schedule, apply_schedules, make_optimizer, prepare
 from tritium.torch.replace import replace_linears, set_lambda
 from tritium.torch.training import Training, Windows, fit, head_loss, next_token_loss
 from tritium.torch.watch import Watch
-from tritium.torch.writer import byte_tokenizer, export
 
 __all__ = [
     "BitLinear",
@@ -82,7 +83,9 @@ __all__ = [
     "fit",
     "flips_of_rounding",
     "head_loss",
+    "load",
     "load_adapters",
+    "load_ternary",
     "logit_loss",
     "lora_linears",
     "make_optimizer",

@@ -19,9 +19,11 @@ from tritium.errors import ArgumentError
 from tritium.torch import ops
 from tritium.torch.formulas import (
     ACTIVATIONS,
+    TINY,
     absmean,
     check_scales,
     learned,
+    magnitude,
     round_activations,
     rounded,
     spread,
@@ -180,9 +182,12 @@ class BitLinear(nn.Linear):
 
     @torch.no_grad()
     def reset_scale(self) -> None:
-        """Set a learned scale to the mean magnitude of the weights: after these were initialised or loaded."""
+        """Set a learned scale to the mean magnitude of the weights, or to that of all but zeros where they are ternary already: after they
+        were initialised or loaded."""
         if self.scale is not None:
-            self.scale = nn.Parameter(absmean(self.weight, self.axis, self.group), self.scale.requires_grad)
+            start = magnitude(self.weight, self.axis, self.group)
+            start = absmean(self.weight, self.axis, self.group) if start is None else start.clamp_min(TINY)
+            self.scale = nn.Parameter(start, self.scale.requires_grad)
 
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
         """Run the kernels: a compiler sees one operator; else it is called directly, which takes the host less time."""
