@@ -31,7 +31,13 @@ def on_kernels(layer: Any, x: Any) -> bool:
 @pytest.mark.parametrize("axis", [None, 0])
 @pytest.mark.parametrize(
     ("columns", "rows", "tokens", "bias"),
-    [(48, 12, (3, 5), True), (50, 12, (7,), False), (64, 128, (), True), (256, 512, (2, 33), True), (130, 33, (4,), False)],
+    [
+        (48, 12, (3, 5), True),
+        (50, 12, (7,), False),
+        (64, 128, (), True),
+        (256, 512, (2, 33), True),
+        (130, 33, (4,), False),
+    ],
 )
 def test_values_and_gradients_have_the_bits_of_torch_s_operations(
     columns: int, rows: int, tokens: tuple[int, ...], bias: bool, axis: int | None

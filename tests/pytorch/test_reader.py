@@ -14,8 +14,10 @@ import tiny
 import tritium as tt
 from tritium import io
 from tritium.errors import ArgumentError, FormatError
+from tritium.families.config import Config
 from tritium.io import Ternary, codecs
 from tritium.models.load import shipped
+from tritium.models.parts import shapes_in_files
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 transformers = pytest.importorskip("transformers", reason="the models are those of transformers")
@@ -204,6 +206,38 @@ def test_a_model_is_filled_in_place_whatever_layers_it_has(tmp_path: Path) -> No
     for model in (llama(), replace_linears(llama()), load(path)):
         assert load_ternary(model, path, trainable=True, activations="float") is model
         assert apart(model(torch.tensor([ids])).logits[0], wanted) <= CLOSE
+
+
+def tree(config: dict[str, Any]) -> Any:
+    """Return modules with the names and shapes of a family's files; they cannot be run."""
+    root: Any = nn.Module()
+    for name, shape in shapes_in_files(Config.from_hf(config)):
+        if name == "lm_head.weight" and config["tie_word_embeddings"]:
+            continue
+        *path, last = name.removesuffix(".weight").split(".")
+        owner = root
+        for step in path:
+            if step not in dict(owner.named_children()):
+                owner.add_module(step, nn.Module())
+            owner = owner.get_submodule(step)
+        layer: Any = nn.Linear(*shape[::-1], bias=False) if len(shape) == 2 else nn.Module()
+        layer.weight = nn.Parameter(torch.zeros(shape))
+        owner.add_module(last, layer)
+    return root
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_modules_of_a_family_that_transformers_does_not_have_are_filled(trainable: bool, tmp_path: Path) -> None:
+    w = families.random(families.CONFIGS["minicpm"])
+    model = load_ternary(tree(w.config), families.write_gguf(tmp_path / "m.gguf", w), trainable=trainable)
+    layers = ternary_layers(model)
+    assert {f"{name}.weight" for name in layers} == set(w.ternary)
+    for name, layer in layers.items():
+        t, scale = w.ternary[f"{name}.weight"]
+        assert np.array_equal(layer.ternary()[0].numpy(), t)
+        assert layer.ternary()[1].item() == scale
+    for name, numbers in w.plain.items():
+        assert np.array_equal(model.state_dict()[name].numpy(), numbers)
 
 
 def test_a_model_that_the_file_is_not_of_is_refused(tmp_path: Path) -> None:
