@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from time import process_time_ns
 from typing import Any
 
 SIZES, TOKENS = (128, 256, 512, 1024, 2560), (64, 256, 1024, 2048)
+LOOPED = 1 << 28  # multiplications of a sample, so that small steps are measured many at a time
 
 
 def make_steps(size: int, tokens: int) -> dict[str, Callable[[], Any]]:
@@ -55,7 +55,7 @@ def measure(size: int, tokens: int, rounds: int) -> dict[str, list[float]]:
     if not all(torch.equal(a, b) for a, b in pairs):
         raise SystemExit(f"{size} x {size}, {tokens} tokens: the two ways of BitLinear have other bits")
     steps["nn.Linear"]()
-    loops = max(1, (1 << 28) // (size * size * tokens))
+    loops = max(1, LOOPED // (size * size * tokens))
     samples: dict[str, list[float]] = {name: [] for name in steps}
     shuffle = random.Random(0).shuffle
     for _ in range(rounds):
@@ -77,7 +77,6 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--threads", type=int, default=1, help="threads (1)")
     parser.add_argument("--json", type=Path, help="write every raw value here")
     args = parser.parse_args(arguments)
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     import torch
 
     import tritium as tt
