@@ -38,12 +38,12 @@ class PackedStep(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (dy,) = gradients
-        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        x, weight, bias = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # the gradients are to have gradients
-            chosen = [t for t, need in zip(inputs, needed, strict=True) if need]
-            parts = iter(torch.autograd.grad(in_torch(*inputs, ctx.axis), chosen, dy, create_graph=True))
+            chosen = [t for t, need in zip((x, weight, bias), needed, strict=True) if need]
+            parts = iter(torch.autograd.grad(in_torch(x, weight, bias, ctx.axis), chosen, dy, create_graph=True))
             return *(next(parts) if need else None for need in needed), None
-        x, weight, _ = inputs
         amax = absmax(x)
         most = torch.full_like(amax, 127)
         step = most / amax

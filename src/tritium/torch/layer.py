@@ -111,8 +111,8 @@ class BitLinear(nn.Linear):
         if self._steps_through_kernels(x):
             return self._step(x)
         if self._steps_on_the_cpu(x):
-            y: torch.Tensor = PackedStep.apply(x, self.weight, self.bias, self.axis)
-            return y
+            stepped: torch.Tensor = PackedStep.apply(x, self.weight, self.bias, self.axis)
+            return stepped
         return self._run_torch(x)
 
     def _through_kernels(self, x: torch.Tensor) -> bool:

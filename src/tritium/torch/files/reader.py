@@ -189,7 +189,7 @@ def _is_tied_already(model: nn.Module, places: Mapping[str, str], opened: io.Mod
     head, table = (tensors.get(places.get(name, "")) for name in (HEAD, EMBEDDING))
     if head is None or head is not table:
         return False
-    if not np.array_equal(*(opened.named[name].float32() for name in (HEAD, EMBEDDING))):
+    if not np.array_equal(opened.named[HEAD].float32(), opened.named[EMBEDDING].float32()):
         raise FormatError(
             f"load_ternary: {visible(opened.path.name)} has a head of its own, and that of the model is its embedding. Build the model with "
             "tie_word_embeddings=False."
