@@ -1,8 +1,9 @@
-"""Trains a ternary byte-level network in two ways, on the text alone and by distillation, and compares them on held-out text.
+"""Trains a ternary byte-level network on the text alone and by distillation, and compares them on held-out text.
 
-Both ways begin at the same weights and take the same number of steps over the same text; each is run from several seeds, which draw
+All ways begin at the same weights and take the same number of steps over the same text; each is run from several seeds, which draw
 other batches. Without --shipped the teacher is a float network that is trained first, and its copy is made ternary. With it the
-teacher is the model of the package, which was trained to its end, and a smaller network is trained from scratch.
+teacher is the model of the package, which was trained to its end, and a smaller network is trained from scratch; a third way then
+adds the relations of the last attention. The network has BitNet's sub-norms in each.
 
     python examples/distil_bytes.py --text book.txt --out distil.json
     python examples/distil_bytes.py --shipped --steps 500
@@ -22,9 +23,8 @@ from typing import Any
 import torch
 from torch import nn
 
-import tritium
 from tritium.models.load import shipped
-from tritium.torch import BitLinear, Distillation, Recipe, Windows, bit_linears, distil, fit, prepare
+from tritium.torch import BitLinear, Distillation, Recipe, Windows, distil, fit, load_ternary, prepare
 
 sys.path.insert(0, str(Path(__file__).parent))
 from train_bytes import Network, Shape, bits_per_byte, read_text, split, tensor_of
@@ -74,37 +74,28 @@ def train_teacher(args: argparse.Namespace, shape: Shape, learn: torch.Tensor) -
     return teacher
 
 
-@torch.no_grad()
 def shipped_teacher(device: str) -> Network:
-    """Return the model of the package as a network of PyTorch: latent weights whose ternary values and scales are those of its file."""
-    teacher = Network(Shape()).to(device)
-    layers = bit_linears(teacher)
-    for name, entry in tritium.io.open(shipped()).named.items():
-        if name.removesuffix(".weight") in layers:
-            t = entry.ternary()
-            values = torch.tensor(t.values(), dtype=torch.float32)
-            numbers = values * (float(t.scale) / values.abs().mean())
-        else:
-            numbers = torch.tensor(entry.float32())
-        teacher.get_parameter(name).copy_(numbers)
-    return teacher
+    """Return the model of the package as a network of PyTorch, frozen."""
+    network = load_ternary(Network(Shape()), shipped()).to(device)
+    assert isinstance(network, Network)
+    return network
 
 
 def recipes_of(args: argparse.Namespace) -> dict[str, Recipe]:
-    """Return the recipe of each way: the second has a teacher beside the text, and differs in nothing else."""
+    """Return the recipe of each way: they differ in what the teacher adds to the text, and in nothing else."""
     options: dict[str, Any] = {"text": args.text_weight, "temperature": args.temperature}
-    if args.shipped:  # its layers have another width and number: logits alone
-        plain, name = Recipe.from_scratch(args.steps, learning_rate=args.lr), "from scratch"
-        options["relations"] = 0.0
-    else:
-        plain, name = Recipe.fine_tune(args.steps, learning_rate=args.lr), "fine-tuned"
-    return {name: plain, "distilled": plain.with_(distillation=Distillation(**options))}
+    if not args.shipped:
+        plain = Recipe.fine_tune(args.steps, learning_rate=args.lr)
+        return {"fine-tuned": plain, "distilled": plain.with_(distillation=Distillation(**options))}
+    plain = Recipe.from_scratch(args.steps, learning_rate=args.lr)
+    logits, both = (plain.with_(distillation=Distillation(**options, relations=r)) for r in (0.0, 1.0))
+    return {"from scratch": plain, "distilled": logits, "distilled, with relations": both}
 
 
-def run_both(
+def run_all(
     args: argparse.Namespace, teacher: Network, shape: Shape, learn: torch.Tensor, held: torch.Tensor, seed: int
 ) -> dict[str, float]:
-    """Return bits per byte on held-out text after training on the text alone and after distillation."""
+    """Return bits per byte on held-out text after training in each way."""
     batches = Windows(learn, length=shape.context, batch=args.batch, seed=seed + 1)
     bits = {}
     for name, recipe in recipes_of(args).items():
@@ -128,7 +119,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     results: dict[str, Any] = {"teacher": bits_per_byte(teacher, held, shape.context, most=JUDGED), "runs": []}
     print(json.dumps({"teacher": results["teacher"]}), flush=True)
     for seed in range(args.seeds):
-        results["runs"].append(run_both(args, teacher, shape, learn, held, seed))
+        results["runs"].append(run_all(args, teacher, shape, learn, held, seed))
         print(json.dumps(results["runs"][-1]), flush=True)
     for name in recipes_of(args):
         values = [run[name] for run in results["runs"]]

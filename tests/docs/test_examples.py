@@ -179,12 +179,32 @@ def test_the_model_of_the_package_is_a_teacher(
     monkeypatch.syspath_prepend(str(EXAMPLES))
     module = import_module("distil_bytes")
     sizes = "--seeds 1 --steps 2 --batch 2 --hidden 32 --intermediate 64 --layers 1 --context 32 --shipped".split()
-    assert set(module.main(["--text", str(text), *sizes])["runs"][0]) == {"from scratch", "distilled"}
+    ways = {"from scratch", "distilled", "distilled, with relations"}
+    assert set(module.main(["--text", str(text), *sizes])["runs"][0]) == ways
     prompt = load().tokenizer.encode("In the beginning God", bos=False)
     with torch.no_grad():
         ours = module.shipped_teacher("cpu").eval()(torch.tensor([prompt]))[0, -1]
     session = load(kv="f32").session()
     torch.testing.assert_close(ours, torch.tensor(session.extend(0, prompt)), rtol=1e-3, atol=1e-3)
+
+
+# ---- lora_bytes
+
+
+def test_lora_over_packed_weights_learns_another_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="the model is one of transformers")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = import_module("lora_bytes")
+    monkeypatch.setattr(module, "HELD_OUT", 4 * (module.WINDOW + 1))
+    out = ("--adapter", str(tmp_path / "a"), "--out", str(tmp_path / "l.json"))
+    module.main([*"--model kjv-draft --steps 4 --batch 2 --lr 0.02".split(), *out])
+    results = json.loads((tmp_path / "l.json").read_text())
+    bits = results["bits_per_byte"]
+    assert bits["with adapters"] < bits["the model"]
+    assert abs(bits["merged to f32"] - bits["with adapters"]) < 0.05
+    assert 0 < results["flips"] < 1
+    assert results["exact_merge"] is False
+    assert (tmp_path / "a" / "adapter_config.json").exists()
 
 
 # ---- stories

@@ -494,7 +494,7 @@ def from_entries(
     activations: as of `BitLinear`; None: what suits the weights. rounded: its weights were dense, so that nothing was trained with
     int8 tokens: the scale of a matrix is repeated for groups of columns, by which activations are quantised too.
     group: the processes that share the model."""
-    _check_names(entries, config)
+    check_names(entries, config)
     words = shares.part(config.vocab_size, *((0, 1) if group is None else (group.rank, group.ranks)))
     regroup = rounded and not config.description.trained_int8 and activations in (None, "group")
 
@@ -568,7 +568,7 @@ def usual_group(columns: int) -> int:
     return next((group for group in (128, 64, 32) if columns % group == 0), 0)
 
 
-def _check_names(entries: Mapping[str, Entry], config: Config) -> None:
+def check_names(entries: Mapping[str, Entry], config: Config) -> None:
     """Raise for weights that the configuration has no place for: something else is computed with them."""
     used = {name for stacked in (False, True) for name, _ in shapes_in_files(config, stacked=stacked)}
     beyond = range(config.layers, config.layers + config.description.extra_layers)

@@ -1,6 +1,6 @@
 """BitNet layers for PyTorch: trained with straight-through estimators, run in PyTorch through tritium's kernels.
 
-Recipes say how a network is trained (`Recipe`, `prepare`), `fit` and `distil` train it, `add_adapters`
+Recipes say how a network is trained (`Recipe`, `prepare`), `fit` and `distil` train it, `load` begins at a ternary file, `add_adapters`
 trains LoRA over packed weights. Imports torch, so `import tritium` never imports it.
 
     model = tritium.torch.replace_linears(model)    # nn.Linear -> BitLinear, embeddings and heads stay
@@ -25,6 +25,7 @@ file give the same bits. Backward, both roundings count as the identity: dL/dx =
 Which path a call takes:
 - gradients are asked for, or the layer is in training mode: torch's own operations, differentiable, any device; in bf16 on a GPU one
   operator, `torch.ops.tritium.train_linear` of `tritium.torch.steps`, which runs kernels, for layers without groups and learned scales;
+  in f32 on the CPU large layers of that kind run forward on kernels too (`tritium.torch.cpu_steps`), with the bits of torch's operations;
 - eval mode, no gradients, on the CPU or a GPU, lambda_ 1, f32, f16 or bf16: weights are packed once and run on tritium's kernels. They
   are packed anew after any write torch can see (an optimiser's step, load_state_dict), after .train(), .eval() and .to().
   A write in eval mode that torch does not count (through `weight.data`, a NumPy alias) is not seen: call .eval() after it;
@@ -51,15 +52,16 @@ from tritium.torch.adapters import (
     remove_adapters,
 )
 from tritium.torch.distillation import DistillationLoss, distil, logit_loss, relation_loss
+from tritium.torch.files.peft import load_adapters, save_adapters
+from tritium.torch.files.reader import load, load_ternary
+from tritium.torch.files.writer import byte_tokenizer, export
 from tritium.torch.formulas import pack, ternarise, unpack
 from tritium.torch.layer import BitLinear, bit_linears
-from tritium.torch.peft_files import load_adapters, save_adapters
 from tritium.torch.processes import checkpoint_blocks, shard, whole_state
 from tritium.torch.recipes import Distillation, Recipe, Schedule, apply_schedules, make_optimizer, prepare
 from tritium.torch.replace import replace_linears, set_lambda
 from tritium.torch.training import Training, Windows, fit, head_loss, next_token_loss
 from tritium.torch.watch import Watch
-from tritium.torch.writer import byte_tokenizer, export
 
 __all__ = [
     "BitLinear",
@@ -83,7 +85,9 @@ __all__ = [
     "fit",
     "flips_of_rounding",
     "head_loss",
+    "load",
     "load_adapters",
+    "load_ternary",
     "logit_loss",
     "lora_linears",
     "make_optimizer",

@@ -1,6 +1,6 @@
 """LoRA over frozen packed weights: two bits a weight in memory, and small trained matrices beside them.
 
-Knows nothing of files; `tritium.torch.peft_files` reads and writes PEFT's. A layer computes, as PEFT's do,
+Knows nothing of files; `tritium.torch.files.peft` reads and writes PEFT's. A layer computes, as PEFT's do,
 
     y = base(x) + (alpha / rank) * B (A dropout(x))
 
@@ -72,6 +72,12 @@ def _dense(codes: torch.Tensor, scale: torch.Tensor, group: int, columns: int, k
     return dequantised(unpack(codes, columns), scale, group).to(kind) if group else unpack(codes, columns, kind)
 
 
+def _stored(scale: torch.Tensor, group: int) -> torch.Tensor:
+    """Return scales as they are kept: those of groups in f16, which files have, unless that would round one."""
+    half = scale.half()
+    return half if group and torch.equal(half.float(), scale) else scale
+
+
 class PackedLinear(nn.Module):
     """A frozen ternary layer: four weights a byte, its scales, a bias. It computes what the BitLinear it was made of does."""
 
@@ -83,7 +89,7 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = t.shape
         self.group, self.activations, self.rms_norm = group, activations, norm
         self.register_buffer("codes", pack(t))
-        self.register_buffer("scale", scale.detach().half() if group else scale.detach().float())
+        self.register_buffer("scale", _stored(scale.detach().float(), group))
         self.register_buffer("bias", None if bias is None else bias.detach())
 
     @classmethod

@@ -34,6 +34,21 @@ def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
     return (total / torch.full_like(total, count)).float().clamp_min(TINY)
 
 
+def magnitude(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.Tensor | None:
+    """Return the scales of weights that are ternary already, 0 and ± one number in each tensor, row (axis 0) or group of columns, in f32;
+    None where they are not, or have no numbers yet."""
+    if w.is_meta or not w.numel():
+        return None
+    size = w.detach().abs()
+    if len(size[:1, : group or 16].unique()) > 2:  # a glance: most weights are told by it
+        return None
+    units = size.unflatten(-1, (-1, group)) if group else size if axis is not None else size.flatten()
+    largest = units.amax(-1, keepdim=True)
+    if not ((units == largest) | (units == 0)).all():
+        return None
+    return largest.squeeze(-1).float()
+
+
 def absmax(x: torch.Tensor) -> torch.Tensor:
     """Return the largest magnitude along the last axis: of each token, or of each of its groups."""
     return x.detach().abs().amax(-1, keepdim=True).clamp_min(TINY)

@@ -17,11 +17,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tritium import buffer, nn as native
 from tritium.errors import ArgumentError
 from tritium.torch import ops
+from tritium.torch.cpu_steps import PackedStep
 from tritium.torch.formulas import (
     ACTIVATIONS,
+    TINY,
     absmean,
     check_scales,
     learned,
+    magnitude,
     round_activations,
     rounded,
     spread,
@@ -35,6 +38,9 @@ SCALES = ("absmean", "learned")
 LARGE_STEP = (
     1 << 33
 )  # multiplications and additions from which kernels save more of the GPU's time than they take of the host's
+LARGE_MATRIX = (
+    1 << 17
+)  # weights from which a training step on the CPU's kernels is faster, packing included: bench/torch_steps.py
 HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
 
@@ -56,7 +62,7 @@ class BitLinear(nn.Linear):
     `scales` are the mean magnitude of the weights ("absmean") or a parameter ("learned", from that mean; `reset_scale` sets it
     anew). `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS
     norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`. `gradients` are products in "bf16", or in "int8"
-    where a training step runs on kernels: an approximation. `kernels` says whether training steps run on those of a GPU: True, False (torch's
+    where a training step runs on a GPU's kernels: an approximation. `kernels` says whether training steps run on kernels: True, False (torch's
     operations), or None, where they are large or have int8 gradients.
     """
 
@@ -104,6 +110,9 @@ class BitLinear(nn.Linear):
             return functional.linear(x, self.weight, self.bias)
         if self._steps_through_kernels(x):
             return self._step(x)
+        if self._steps_on_the_cpu(x):
+            stepped: torch.Tensor = PackedStep.apply(x, self.weight, self.bias, self.axis)
+            return stepped
         return self._run_torch(x)
 
     def _through_kernels(self, x: torch.Tensor) -> bool:
@@ -139,6 +148,27 @@ class BitLinear(nn.Linear):
             and _plain(x)
             and _plain(self.weight)
             and (torch.compiler.is_compiling() or not ops.is_watched())
+        )
+
+    def _steps_on_the_cpu(self, x: torch.Tensor) -> bool:
+        """Return True if a training step runs on the CPU's kernels: f32, int8 by token, a scale that is no parameter, for all or by row."""
+        enabled = self.weight.numel() >= LARGE_MATRIX if self.kernels is None else self.kernels
+        return (
+            enabled
+            and buffer.native
+            and x.is_cpu
+            and x.dtype is self.weight.dtype is torch.float32
+            and self.lambda_ == 1
+            and not self.group
+            and self.activations == "token"
+            and self.scale is None
+            and (self.bias is None or self.bias.dtype is torch.float32)
+            and x.numel() > 0
+            and not torch.compiler.is_compiling()
+            and not torch.is_autocast_enabled("cpu")
+            and _plain(x)
+            and _plain(self.weight)
+            and not ops.is_watched()
         )
 
     def _step(self, x: torch.Tensor) -> torch.Tensor:
@@ -180,9 +210,12 @@ class BitLinear(nn.Linear):
 
     @torch.no_grad()
     def reset_scale(self) -> None:
-        """Set a learned scale to the mean magnitude of the weights: after these were initialised or loaded."""
+        """Set a learned scale to the mean magnitude of the weights, or to that of all but zeros where they are ternary already: after they
+        were initialised or loaded."""
         if self.scale is not None:
-            self.scale = nn.Parameter(absmean(self.weight, self.axis, self.group), self.scale.requires_grad)
+            start = magnitude(self.weight, self.axis, self.group)
+            start = absmean(self.weight, self.axis, self.group) if start is None else start.clamp_min(TINY)
+            self.scale = nn.Parameter(start, self.scale.requires_grad)
 
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
         """Run the kernels: a compiler sees one operator; else it is called directly, which takes the host less time."""

@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from tritium.errors import ArgumentError, nearest
+from tritium.torch.files.writer import SUB_NORMS
 from tritium.torch.formulas import ACTIVATIONS, check_scales
 from tritium.torch.layer import SCALES, BitLinear, bit_linears
 from tritium.torch.replace import HEADS, replace_linears, set_lambda
 from tritium.torch.steps import GRADIENTS
-from tritium.torch.writer import SUB_NORMS
 
 NORMS = ("none", "sub", "all")
 MOST_POINTS = 1000  # of a schedule

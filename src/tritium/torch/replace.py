@@ -13,9 +13,12 @@ import torch
 from torch import nn
 
 from tritium.errors import ArgumentError
+from tritium.torch.formulas import TINY, absmean, magnitude
 from tritium.torch.layer import BitLinear, bit_linears
 
 HEADS = ("lm_head", "embed_out", "score", "classifier")  # what common models call the layer that is not made ternary
+
+USUAL = (256, 128, 64, 32)  # groups that files have
 
 AUTO = "transformers.integrations.bitnet.AutoBitLinear"
 PACKED = "transformers.integrations.bitnet.BitLinear"
@@ -84,6 +87,35 @@ def _empty(old: Any, shape: torch.Size, form: dict[str, Any]) -> BitLinear:
 
 
 def _from_linear(old: Any, form: dict[str, Any]) -> BitLinear:
+    _check_scales_stay(old.weight, form)
+    return _from_masters(old, form)
+
+
+def _check_scales_stay(weight: torch.Tensor, form: dict[str, Any]) -> None:
+    """Raise for weights that are ternary already and would be so with other scales."""
+    columns = weight.shape[-1]
+    shapes = [(None, 0), (0, 0), *((None, group) for group in USUAL if columns % group == 0)]
+    form_of_scales = form["axis"], form["group"]
+    axis, group = next(
+        (s for s in dict.fromkeys((form_of_scales, *shapes)) if magnitude(weight, *s) is not None), (None, -1)
+    )
+    if group < 0:
+        return
+    if (axis, group) == form_of_scales:
+        size, mean = magnitude(weight, axis, group), absmean(weight, axis, group)
+        assert size is not None
+        if form["scales"] == "learned" or torch.allclose(size.clamp_min(TINY), mean, rtol=1e-3):
+            return
+        why = f"the mean magnitude would change a scale of {size.max().item():.4g} to {mean.max().item():.4g}"
+    else:
+        why = f"axis={form['axis']} and group={form['group']} have no room for their scales"
+    raise ArgumentError(
+        f"replace_linears: the weights [{weight.shape[0]}, {columns}] of a layer are ternary already, and {why}. Keep them with "
+        f"axis={axis}, group={group}, scales='learned'; tritium.torch.load and load_ternary do so for files."
+    )
+
+
+def _from_masters(old: Any, form: dict[str, Any]) -> BitLinear:
     new = _empty(old, old.weight.shape, form)
     new.weight, new.bias = old.weight, old.bias
     new.reset_scale()
@@ -105,23 +137,26 @@ def _from_theirs(old: Any, form: dict[str, Any]) -> BitLinear:
     """Replace transformers' layers: masters as they are, or of ternary weights such that have them as values."""
     held = held_ternary(old)
     if held is None:
-        return _from_linear(old, form)
+        return _from_masters(old, form)
     kind = old.weight.dtype if old.weight.is_floating_point() else old.weight_scale.dtype
     return _from_ternary(old, held[0].to(kind), held[1], form)
 
 
 def _from_ternary(old: Any, t: torch.Tensor, scale: torch.Tensor, form: dict[str, Any]) -> BitLinear:
-    """Return a layer whose masters have the scale as their mean: the fewer weights are not zero, the larger these must be."""
+    """Return a layer with these weights and this scale: as a learned one, or as the mean of the masters, which are the larger the fewer
+    weights are not zero."""
     if form["group"] or form["axis"] is not None:
         raise ArgumentError(
             "replace_linears: a layer of transformers holds ternary weights with one scale; rows or groups of them have other means. "
             "Leave axis and group out, or start from the masters."
         )
     wide = t.detach().float()
+    size = scale.float() if form["scales"] == "learned" else scale.float() / wide.abs().mean().clamp_min(TINY)
     new = _empty(old, t.shape, form)
-    new.weight = nn.Parameter((wide * (scale.float() / wide.abs().mean().clamp_min(1e-5))).to(t.dtype))
+    new.weight = nn.Parameter((wide * size).to(t.dtype))
     new.bias = None if old.bias is None else nn.Parameter(old.bias.detach())
-    new.reset_scale()
+    if new.scale is not None:
+        new.scale = nn.Parameter(scale.detach().float().reshape(()).clamp_min(TINY))
     return new
 
 

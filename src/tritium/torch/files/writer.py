@@ -6,6 +6,7 @@ Knows nothing of training. What is written are the ternary weights and scales th
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -21,6 +22,7 @@ from tritium.io import codecs, safetensors
 from tritium.io.convert import SIDE_FILES
 from tritium.io.formats import survey
 from tritium.io.model import names
+from tritium.io.model.tokenizer import from_gguf
 from tritium.io.stream import Piece
 from tritium.io.ternary import Array
 from tritium.machine.files import scratch
@@ -30,6 +32,7 @@ from tritium.torch.layer import BitLinear, bit_linears
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 HEAD = "lm_head.weight"
+log = logging.getLogger("tritium")
 SUB_NORMS = {
     "o_proj": "attn_sub_norm",
     "down_proj": "ffn_sub_norm",
@@ -49,8 +52,8 @@ def export(
     """Write a model whose linear layers are BitLinear, in a format of `tritium.io.FORMATS`. It appears whole or not at all.
 
     Names are those of transformers (`model.layers.0.self_attn.q_proj`). `config` is config.json; by default the model's own
-    `.config`. `tokenizer` is a folder that holds one, a dictionary of file names and contents (`byte_tokenizer()`), or anything
-    with `save_pretrained`. Linear layers that are no BitLinear are written as they are. `exact` refuses a format that would round
+    `.config`. `tokenizer` is a folder or a GGUF file that holds one, a dictionary of file names and contents (`byte_tokenizer()`), or
+    anything with `save_pretrained`. Linear layers that are no BitLinear are written as they are. `exact` refuses a format that would round
     a scale; by default the largest change is `.scale_error` of the result. A Llama with sub-norms is written as a BitNet.
     """
     if format not in io.FORMATS:
@@ -242,6 +245,11 @@ def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
             (folder / Path(name).name).write_text(text + "\n", encoding="utf-8")
     elif hasattr(tokenizer, "save_pretrained"):
         tokenizer.save_pretrained(folder)
+    elif isinstance(tokenizer, str | Path) and Path(tokenizer).suffix == ".gguf":
+        files, warnings = from_gguf(io.open(tokenizer).metadata)
+        for warning in warnings:
+            log.warning("export: %s", warning)
+        _write_tokenizer(folder, files)
     elif isinstance(tokenizer, str | Path) and Path(tokenizer).is_dir():
         for name in SIDE_FILES:
             if (Path(tokenizer) / name).is_file():
@@ -249,7 +257,7 @@ def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
                 (folder / name).write_bytes((Path(tokenizer) / name).read_bytes())
     else:
         raise ArgumentError(
-            f"export: tokenizer is a folder, files by name, or has save_pretrained; given {tokenizer!r}."
+            f"export: tokenizer is a folder, a GGUF file, files by name, or has save_pretrained; given {tokenizer!r}."
         )
 
 
