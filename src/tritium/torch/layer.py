@@ -5,6 +5,7 @@ Knows nothing of models or files. `tritium.torch` says which path a call takes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -239,3 +240,9 @@ def _plain(x: torch.Tensor) -> bool:
 def bit_linears(model: nn.Module) -> dict[str, BitLinear]:
     """Return the BitLinear layers of a model by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, BitLinear)}
+
+
+def has_sub_norms(layers: Iterable[Any]) -> bool:
+    """Return True if some ternary layers of a model have a norm and others have none: these norms are sub-norms, which an exported model
+    has before its layers; norms of all layers are inside them."""
+    return len({layer.rms_norm is None for layer in layers}) > 1

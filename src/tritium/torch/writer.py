@@ -26,7 +26,7 @@ from tritium.io.ternary import Array
 from tritium.machine.files import scratch
 from tritium.models.text.tokenizer import ALPHABET
 from tritium.torch.formulas import spread
-from tritium.torch.layer import BitLinear, bit_linears
+from tritium.torch.layer import BitLinear, bit_linears, has_sub_norms
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 HEAD = "lm_head.weight"
@@ -105,7 +105,7 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], config: Mapping[s
             "export: the model has no .config; give config=, a dictionary as config.json has it (model_type, hidden_size, …)."
         )
     norms = {layer.rms_norm is not None for layer in layers.values()}
-    if len(norms) > 1:
+    if has_sub_norms(layers.values()):
         base, norms = _as_bitnet(base, layers), {False}  # the norms have names of their own there
     dense = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and not isinstance(m, BitLinear)]
     quant: dict[str, Any] = {
@@ -166,7 +166,7 @@ def _classes(model: nn.Module, config: Mapping[str, Any]) -> list[str] | None:
 def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> Iterator[Piece]:
     """Yield the tensors of a directory, each computed when it is written: packed, or as the values they stand for where a
     layer has more scales than a packed one can hold."""
-    packed, few = _one_scale(layers), len({layer.rms_norm is None for layer in layers.values()}) > 1
+    packed, few = _one_scale(layers), has_sub_norms(layers.values())
     for name, t in model.state_dict().items():
         name = _sub_norm_name(name) if few else name
         if name == HEAD and tied:
