@@ -67,6 +67,7 @@ def export(
             f"export: the BitLinear layers have norms of their own, which {format} has no place for. Write 'hf', or put the norms "
             "before the layers, as BitNet b1.58 does."
         )
+    _refuse_misread(layers, configuration, format)
     if not path.parent.is_dir():
         raise FormatError(f"export: the folder {path.parent} does not exist; make it first.")
     # packed as transformers has it, then to its place as any model: checked, rounded where the format must, read back
@@ -93,6 +94,20 @@ def _refuse_rounding(folder: Path, format: str) -> None:
             f"export: {format} rounds the scale of {worst.entry.name} by {worst.error:.1e} of it, and exact=True was given. Scales "
             "of groups are f16 in training and stay; one for a tensor is kept by i2_s, hf, mlx and f32, those of rows by mlx and f32."
         )
+
+
+def _refuse_misread(layers: Mapping[str, BitLinear], config: Mapping[str, Any], format: str) -> None:
+    """Raise where a file would hold plain numbers of a layer with int8 activations, and its family computes such a matrix in floats."""
+    arch = names.arch_of(config)
+    if arch is None or (_one_scale(layers) and io.FORMATS[format].codec is not None):
+        return  # ternary in the file, and so computed as ternary
+    for name, layer in layers.items():
+        if layer.activations != "float" and not names.is_linear(f"{name}.weight", arch):
+            last = name.rpartition(".")[2]
+            raise FormatError(
+                f"export: {name} is a BitLinear with int8 activations, and a {config.get('model_type')!r} in this form has it in floats: its "
+                f"results would be others. Prepare the model with skip=(…, {last!r}), or use one scale a tensor and a packed format."
+            )
 
 
 def _config(model: nn.Module, layers: Mapping[str, BitLinear], config: Mapping[str, Any] | None) -> dict[str, Any]:
