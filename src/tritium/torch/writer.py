@@ -92,7 +92,8 @@ def _refuse_rounding(folder: Path, format: str) -> None:
     if worst.error:
         raise FormatError(
             f"export: {format} rounds the scale of {worst.entry.name} by {worst.error:.1e} of it, and exact=True was given. Scales "
-            "of groups are f16 in training and stay; one for a tensor is kept by i2_s, hf, mlx and f32, those of rows by mlx and f32."
+            "of groups are f16 in training and stay; one for a tensor is kept by i2_s, hf, mlx and f32, those of rows by mlx and f32; "
+            "trained with scale_dtype='f16', both stay in every format but bf16."
         )
 
 
