@@ -170,6 +170,27 @@ def test_an_exported_network_has_its_logits_or_is_refused_by_name(case: Case, wa
     assert apart.max() <= (STEP if activations(scales) == "token" else CLOSE), apart
 
 
+@pytest.mark.parametrize(("family", "to"), [("qwen3", "i2_s"), ("gemma3", "tq2_0"), ("llama", "i2_s")])
+def test_norms_inside_all_projections_are_in_gguf_where_the_family_has_them(
+    family: str, to: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    net = prepare(made(family, configuration(family)), Recipe.from_scratch(1, norms="all", scale_dtype="f16"))
+    with torch.no_grad():
+        for name, weight in net.named_parameters():
+            weight.add_(torch.rand_like(weight) * (0.5 if "rms_norm" in name else 0.02))
+    if family == "llama":
+        with pytest.raises(FormatError, match=r"a 'llama' in i2_s has no place for .*gemma3, qwen3 have one"):
+            export(net, tmp_path / "m.gguf", format=to)
+        return
+    export(net, tmp_path / "m.gguf", format=to, exact=True)
+    with torch.no_grad():
+        expected = net(torch.tensor(TEXTS)).logits[:, -1].numpy()
+    apart = np.abs(logits_of(tmp_path / "m.gguf", "tensor") - expected).max(1) / np.abs(expected).max()
+    assert np.median(apart) <= CLOSE, apart
+    assert apart.max() <= STEP, apart
+
+
 def test_a_layer_that_a_family_has_in_floats_is_refused_where_the_file_would_have_plain_numbers(tmp_path: Path) -> None:
     fields = configuration("qwen3_5")
     net = made("qwen3_5", fields)

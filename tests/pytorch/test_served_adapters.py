@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import families
 import tritium as tt
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 transformers = pytest.importorskip("transformers", reason="the networks are those of transformers")
 
+from torch_families import made  # noqa: E402
 from tritium.torch import (  # noqa: E402
     Recipe,
     Schedule,
@@ -101,6 +103,22 @@ def test_a_served_adapter_has_the_logits_of_torch(form: str, name: str, tmp_path
     activations = {"activations": FORMS[form]["activations"]} if "groups" in form else {}
     model = tt.load(base, kv="f32", **activations).with_adapters({"a": tmp_path / "a"})
     assert_same(served(model, None), logits_of(net))
+    assert_same(served(model, "a"), logits_of(tuned))
+    assert np.abs(served(model, None) - logits_of(tuned)).max() > STEP
+
+
+def test_a_served_adapter_of_layers_with_norms_inside_has_the_logits_of_torch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "vocab_size": 256}
+    net = prepare(made("qwen3", families.CONFIGS["qwen3"] | sizes), Recipe.from_scratch(4, norms="all"))
+    with torch.no_grad():
+        for name, weight in net.named_parameters():
+            if "rms_norm" in name:
+                weight.uniform_(0.2, 1.8)
+    tuned = trained(net)
+    export(net, tmp_path / "m.gguf", format="i2_s")
+    save_adapters(tuned, tmp_path / "a")
+    model = tt.load(tmp_path / "m.gguf", kv="f32").with_adapters({"a": tmp_path / "a"})
     assert_same(served(model, "a"), logits_of(tuned))
     assert np.abs(served(model, None) - logits_of(tuned)).max() > STEP
 

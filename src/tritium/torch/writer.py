@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 
 from tritium import io
 from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.families import BY_ARCH, FAMILIES
 from tritium.io import codecs, safetensors
 from tritium.io.convert import SIDE_FILES
 from tritium.io.formats import survey
@@ -62,11 +64,9 @@ def export(
     if not layers:
         raise ArgumentError("export: the model has no BitLinear; call replace_linears(model) and train it first.")
     configuration = _config(model, layers, config)
-    if configuration.get("quantization_config", {}).get("use_rms_norm") and io.FORMATS[format].container == "gguf":
-        raise FormatError(
-            f"export: the BitLinear layers have norms of their own, which {format} has no place for. Write 'hf', or put the norms "
-            "before the layers, as BitNet b1.58 does."
-        )
+    normed = configuration.get("quantization_config", {}).get("use_rms_norm") and io.FORMATS[format].container == "gguf"
+    if normed:
+        configuration = _with_projection_norms(configuration, format)
     _refuse_misread(layers, configuration, format)
     if not path.parent.is_dir():
         raise FormatError(f"export: the folder {path.parent} does not exist; make it first.")
@@ -77,9 +77,11 @@ def export(
         _write_tokenizer(folder, tokenizer)
         (folder / "config.json").write_text(json.dumps(configuration), encoding="utf-8")
         with (folder / "model.safetensors").open("xb") as file:
-            safetensors.write(
-                file, {"format": "pt"}, list(_pieces(model, layers, bool(configuration.get("tie_word_embeddings"))))
+            tied = bool(configuration.get("tie_word_embeddings"))
+            pieces = (
+                replace(p, name=_projection_norm_name(p.name)) if normed else p for p in _pieces(model, layers, tied)
             )
+            safetensors.write(file, {"format": "pt"}, list(pieces))
         if exact:
             _refuse_rounding(folder, format)
         return io.convert(folder, path, to=format, overwrite=overwrite)
@@ -142,6 +144,28 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], config: Mapping[s
             )
         return fields
     return fields | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
+
+
+def _with_projection_norms(config: Mapping[str, Any], format: str) -> dict[str, Any]:
+    """Return the configuration of a network with a norm inside each projection for GGUF, where the names of tensors say that there are
+    norms; raise where its family has none."""
+    arch, quant = names.arch_of(config), dict(config["quantization_config"])
+    if arch is None or "projection_norms" not in BY_ARCH[arch.gguf].reads:
+        able = ", ".join(sorted(name for name, family in FAMILIES.items() if "projection_norms" in family.reads))
+        raise FormatError(
+            f"export: the BitLinear layers have norms of their own, which a {config.get('model_type')!r} in {format} has no place for "
+            f"({able} have one). Write 'hf', or put the norms before the layers, as BitNet b1.58 does."
+        )
+    eps, usual = quant.pop("rms_norm_eps"), config.get("rms_norm_eps", 1e-6)
+    if eps != usual:
+        raise FormatError(f"export: the norms of the BitLinear layers have eps {eps}, the model {usual}; GGUF has one.")
+    del quant["use_rms_norm"]
+    return dict(config) | {"quantization_config": quant}
+
+
+def _projection_norm_name(name: str) -> str:
+    """Return the name that Qwen3 and Gemma 3 have for the norm inside a projection; any other name as it is."""
+    return name.replace("_proj.rms_norm.", "_proj.norm.")
 
 
 def _as_bitnet(config: Mapping[str, Any], layers: Mapping[str, BitLinear]) -> dict[str, Any]:
