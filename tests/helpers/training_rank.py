@@ -33,7 +33,12 @@ from tritium.torch import (
 LONG = os.environ.get("TRITIUM_LONG") == "1"  # compiling takes seconds on each rank
 STEPS, STOP = 4, 2
 TEXT = torch.tensor(list(b"The quick brown fox jumps over the lazy dog. " * 20))
-FORMS: dict[str, dict[str, Any]] = {"tensor": {}, "row": {"axis": 0}, "group": {"group": 16, "activations": "group"}}
+FORMS: dict[str, dict[str, Any]] = {
+    "tensor": {},
+    "tensor f16": {"scale_dtype": "f16"},
+    "row": {"axis": 0},
+    "group": {"group": 16, "activations": "group"},
+}
 
 
 class Block(nn.Module):

@@ -280,8 +280,18 @@ def test_a_merge_of_int8_activations_says_that_it_is_not_exact() -> None:
 
 def test_a_norm_in_the_layer_cannot_be_merged() -> None:
     model = add_adapters(network(norms="all"), rank=2)
-    with pytest.raises(ArgumentError, match="has a norm before"):
+    with pytest.raises(ArgumentError, match="has a norm inside"):
         merge_adapters(model)
+
+
+def test_a_merge_keeps_the_sub_norm_before_the_sum() -> None:
+    model = add_adapters(network(norms="sub", activations="float"), rank=2)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name or "rms_norm" in name:
+            nn.init.normal_(weight, std=0.5)
+    before = model(IDS)
+    assert merge_adapters(model).exact
+    torch.testing.assert_close(model(IDS), before, rtol=1e-4, atol=1e-4)
 
 
 def test_rounding_a_merged_matrix_again_would_drop_a_small_adapter() -> None:

@@ -12,21 +12,12 @@ import pytest
 
 import families
 import tritium as tt
-from tritium.families.config import Config
-from tritium.io.model import names
-from tritium.models.parts import shapes_in_files
 
 torch = pytest.importorskip("torch", reason="models of PyTorch are exported")
 
-from tritium.torch import BitLinear, bit_linears, export, replace_linears, ternarise  # noqa: E402
+from torch_families import CLASSES, made, modules  # noqa: E402
+from tritium.torch import bit_linears, export, replace_linears, ternarise  # noqa: E402
 
-CLASSES = {  # of transformers; of them, vLLM's registry has all but BitNet's, and it has MiniCPM's
-    "bitnet": ("BitNetConfig", "BitNetForCausalLM"),
-    "llama": ("LlamaConfig", "LlamaForCausalLM"),
-    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
-    "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM"),
-}
 OTHERS = {"minicpm": "MiniCPMForCausalLM", "maple": "MapleForCausalLM"}  # families that transformers does not have
 IDS = list(range(3, 27))
 CLOSE = (
@@ -43,11 +34,9 @@ def _eager() -> Any:
 
 def network(name: str, **options: Any) -> Any:
     """Return a small random model of transformers whose linear layers are ternary."""
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("transformers", reason="needs transformers")
     torch.manual_seed(0)
-    config, model_class = (getattr(transformers, n) for n in CLASSES[name])
-    fields = {k: v for k, v in families.CONFIGS[name].items() if k != "model_type"}
-    net = model_class(config(**fields, attn_implementation="eager")).float().eval()
+    net = made(name, families.CONFIGS[name])
     with torch.no_grad():
         for weight in net.parameters():
             if weight.ndim > 1:
@@ -97,29 +86,6 @@ def test_groups_as_floats_have_the_logits_of_the_model_here_and_in_transformers(
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32)
     assert apart(logits_of(theirs.eval()), wanted) <= CLOSE
-
-
-def modules(config: dict[str, Any]) -> Any:
-    """Return a tree of modules that has the names and shapes of a family's files, ternary where they are; it cannot be run."""
-    torch.manual_seed(0)
-    root, arch = torch.nn.Module(), names.arch_of(config)
-    for name, shape in shapes_in_files(Config.from_hf(config)):
-        if name == "lm_head.weight" and config["tie_word_embeddings"]:
-            continue
-        *path, last = name.removesuffix(".weight").split(".")
-        owner = root
-        for step in path:
-            if step not in dict(owner.named_children()):
-                owner.add_module(step, torch.nn.Module())
-            owner = owner.get_submodule(step)
-        if names.is_linear(name, arch):
-            layer: Any = BitLinear(shape[1], shape[0])
-        else:
-            layer = torch.nn.Module()
-            start = torch.randn(shape) * (0.2 if len(shape) == 1 else shape[-1] ** -0.5) + float(len(shape) == 1)
-            layer.weight = torch.nn.Parameter(start)
-        owner.add_module(last, layer)
-    return root
 
 
 def weights(net: Any, config: dict[str, Any]) -> families.Weights:

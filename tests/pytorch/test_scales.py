@@ -14,13 +14,15 @@ from tritium.errors import ArgumentError, FormatError, QuantError
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from differences import differences  # noqa: E402
-from tritium.torch import BitLinear, bit_linears, export, replace_linears, ternarise  # noqa: E402
+from tritium.torch import BitLinear, Recipe, bit_linears, export, prepare, replace_linears, ternarise  # noqa: E402
 from tritium.torch.formulas import absmean, round_activations, spread  # noqa: E402
+from tritium.torch.layer import SCALES  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 
 FORMS: dict[str, dict[str, Any]] = {
-    "tensor": {}, "row": {"axis": 0}, "group 16": {"group": 16}, "group 32, int8 by group": {"group": 32, "activations": "group"},
+    "tensor": {}, "row": {"axis": 0}, "tensor f16": {"scale_dtype": "f16"}, "row f16": {"axis": 0, "scale_dtype": "f16"},
+    "group 16": {"group": 16}, "group 32, int8 by group": {"group": 32, "activations": "group"},
     "group 32, float": {"group": 32, "activations": "float"}, "tensor, float": {"activations": "float"},
 }  # fmt: skip
 HELD = {  # which formats hold the scales of a matrix of 256 or 512 columns
@@ -234,6 +236,60 @@ def test_exact_refuses_what_would_be_rounded_and_writes_what_is_not(tmp_path: Pa
     assert not list(tmp_path.iterdir())
     assert export(Named(), tmp_path / "a.gguf", format="i2_s", exact=True).scale_error == 0
     assert export(Named(group=128), tmp_path / "b.gguf", format="q2_0", exact=True).scale_error == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "to"),
+    [({}, to) for to in sorted(HELD["tensor"] - {"bf16"})]
+    + [({"axis": 0, "scales": scales}, to) for scales in SCALES for to in sorted(HELD["row"] - {"bf16"})],
+    ids=str,
+)
+def test_scales_that_are_f16_in_training_are_in_the_file_to_the_bit(
+    options: dict[str, Any], to: str, tmp_path: Path
+) -> None:
+    model = Named(scale_dtype="f16", **options)
+    target = tmp_path / ("model.gguf" if io.FORMATS[to].container == "gguf" else "model")
+    assert export(model, target, format=to, exact=True).scale_error == 0
+    entries = io.open(target).named
+    for name, layer in bit_linears(model).items():
+        t, g = layer.ternary()
+        assert torch.equal(g, g.half().float())
+        np.testing.assert_array_equal(entries[f"{name}.weight"].ternary().dense(), (t * spread(g, 0)).numpy())
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_f16_scales_are_in_every_path_of_a_layer(axis: int | None) -> None:
+    torch.manual_seed(0)
+    layer, x = BitLinear(64, 8, axis=axis, scale_dtype="f16"), tokens(5, 64)
+    mean = absmean(layer.weight, axis)
+    t, g = layer.ternary()
+    assert torch.equal(g, mean.half().float())
+    assert not torch.equal(g, mean)
+    assert torch.equal(t, ternarise(layer.weight, axis=axis, scale=g)[0])
+    slow = layer(x)
+    layer.eval()
+    with torch.no_grad():
+        assert torch.equal(layer(x), slow)
+        whole = torch.compile(layer, backend="eager", fullgraph=True)
+        assert torch.equal(whole(x), slow)
+    torch.testing.assert_close(torch.autograd.grad(slow.sum(), layer.weight)[0], _straight_through(x))
+
+
+def _straight_through(x: Any) -> Any:
+    """Return the gradient of the sum of a layer's results: the tokens as they were rounded, for each row."""
+    q, a = round_activations(x, 0, "token")
+    return (q * a).sum(0).expand(8, -1)
+
+
+def test_unknown_scale_dtypes_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"scale_dtype is None .* or 'f16', given 'bf16'"):
+        BitLinear(8, 8, scale_dtype="bf16")
+    with pytest.raises(ArgumentError, match="scale_dtype"):
+        Recipe.from_scratch(3, scale_dtype="f32")
+    model = prepare(nn.Sequential(nn.Linear(8, 8)), Recipe.from_scratch(3, scale_dtype="f16"))
+    assert model[0].scale_dtype == "f16"
+    with pytest.raises(ArgumentError, match="already"):
+        prepare(model, Recipe.from_scratch(3))
 
 
 def test_ternarise_takes_scales() -> None:

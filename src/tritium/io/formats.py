@@ -134,7 +134,13 @@ def _gguf_ternary(f: Survey, model: ModelFile, to: Format, arch: names.Arch | No
 
     def chunks() -> Iterator[Array]:
         t = e.ternary() if rows is None else e.ternary().take(rows)
-        yield to.codec.encode(t if columns is None else t.take_columns(columns))
+        try:
+            ordered = t if columns is None else t.take_columns(columns)
+        except FormatError as error:
+            raise FormatError(
+                f"{e.where} cannot be {to.name}: {error} Write mlx or f32, which keep their order."
+            ) from None
+        yield to.codec.encode(ordered)
 
     return Piece(_gguf_name(e, model), e.shape, to.name.upper(), to.codec.nbytes(as_matrix(e.shape)), chunks)
 

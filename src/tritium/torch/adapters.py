@@ -4,8 +4,10 @@ Knows nothing of files; `tritium.torch.files.peft` reads and writes PEFT's. A la
 
     y = base(x) + (alpha / rank) * B (A dropout(x))
 
-where base is the ternary product with its rounded activations, and A and B take x as it is. Gradients pass the base as they pass
-BitLinear: dx = dy @ (g t). The unpacked weights of one layer exist during its product and are not kept for the backward pass.
+where base is the ternary product with its rounded activations, and A takes the x that the layer of an exported model takes: a norm
+before some layers of a model is a module of its own there, BitNet's sub-norm, and A takes what it returns; norms before all of them are
+inside the layers, and A takes what they are given. Gradients pass the base as they pass BitLinear: dx = dy @ (g t). The unpacked weights
+of one layer exist during its product and are not kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +25,7 @@ from torch.nn import functional
 from tritium.buffer import native
 from tritium.errors import ArgumentError
 from tritium.torch.formulas import dequantised, pack, round_activations, ternarise, unpack
-from tritium.torch.layer import BitLinear
+from tritium.torch.layer import BitLinear, has_sub_norms
 from tritium.torch.ops import is_watched
 from tritium.torch.replace import AUTO, held_ternary
 
@@ -79,7 +82,12 @@ def _stored(scale: torch.Tensor, group: int) -> torch.Tensor:
 
 
 class PackedLinear(nn.Module):
-    """A frozen ternary layer: four weights a byte, its scales, a bias. It computes what the BitLinear it was made of does."""
+    """A frozen ternary layer: four weights a byte, its scales, a bias. It computes what the BitLinear it was made of does.
+
+    `sub_norm`: its norm is BitNet's sub-norm, and an adapter takes what the norm returns.
+    """
+
+    sub_norm = False
 
     def __init__(
         self, t: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None, *, group: int = 0, activations: str = "token",
@@ -103,8 +111,9 @@ class PackedLinear(nn.Module):
         """Return (t, g): int8 weights and f32 scales."""
         return unpack(self.codes, self.in_features), self.scale.float()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x if self.rms_norm is None else self.rms_norm(x)
+    def forward(self, x: torch.Tensor, *, normed: bool = False) -> torch.Tensor:
+        """Compute the layer; `normed` x has passed its norm."""
+        x = x if self.rms_norm is None or normed else self.rms_norm(x)
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         with torch.autocast(x.device.type, enabled=False):
@@ -156,7 +165,9 @@ class LoraLinear(nn.Module):
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.base(x)
+        norm = self.base.rms_norm if self.base.sub_norm else None
+        x = x if norm is None else norm(x)
+        y = self.base(x, normed=norm is not None)
         beside = self.lora_B(self.lora_A(self.dropout(x).to(self.lora_A.weight.dtype)))
         return y + (beside * self.scaling).to(y.dtype)
 
@@ -186,7 +197,11 @@ def pack_linears(model: nn.Module) -> nn.Module:
         packed[id(old)] = new
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, new)
-    if not packed and not any(isinstance(m, PackedLinear) for m in model.modules()):
+    layers = [m for m in model.modules() if isinstance(m, PackedLinear)]
+    sub_norms = has_sub_norms(layers)
+    for layer in layers if packed else ():
+        layer.sub_norm = sub_norms and layer.rms_norm is not None
+    if not layers:
         raise ArgumentError("pack_linears: the model has no BitLinear; call prepare or replace_linears first.")
     return model
 
@@ -261,22 +276,34 @@ class Merged:
     exact: bool
 
 
+class _NormedLinear(nn.Linear):
+    """A plain layer behind a sub-norm, which is kept as it was."""
+
+    def __init__(self, norm: nn.Module, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.rms_norm = norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.rms_norm(x))
+
+
 def merge_adapters(model: nn.Module, *, dtype: torch.dtype = torch.float32) -> Merged:
-    """Put an nn.Linear of g t + scaling B A in the place of every layer with an adapter. The sum is not ternary: it takes its dtype's
-    room, and rounding it to ternary values again would be another network (`flips_of_rounding`)."""
+    """Put an nn.Linear of g t + scaling B A in the place of every layer with an adapter, behind the sub-norm where there is one. The sum
+    is not ternary: it takes its dtype's room, and rounding it to ternary values again would be another network (`flips_of_rounding`)."""
     layers = lora_linears(model)
     if not layers:
         raise ArgumentError("merge_adapters: the model has no adapter; add_adapters or load_adapters first.")
-    normed = [name for name, layer in layers.items() if layer.base.rms_norm is not None]
+    normed = [name for name, layer in layers.items() if layer.base.rms_norm is not None and not layer.base.sub_norm]
     if normed:
         raise ArgumentError(
-            f"merge_adapters: {normed[0]} has a norm before its ternary weights, which its adapter does not see; no one matrix "
+            f"merge_adapters: {normed[0]} has a norm inside, before its ternary weights, which its adapter does not see; no one matrix "
             "computes both. Keep the adapter, and save it with save_adapters."
         )
     exact = True
     for name, layer in layers.items():
         base = layer.base
-        new = nn.Linear(base.in_features, base.out_features, base.bias is not None, device="meta")
+        kind = nn.Linear if base.rms_norm is None else partial(_NormedLinear, base.rms_norm)
+        new = kind(base.in_features, base.out_features, base.bias is not None, device="meta")
         new.weight = nn.Parameter(layer.dense().to(dtype), requires_grad=False)
         new.bias = None if base.bias is None else nn.Parameter(base.bias.to(dtype), requires_grad=False)
         model.set_submodule(name, new.train(layer.training))

@@ -11,20 +11,30 @@ from torch.nn import functional
 from tritium.errors import ArgumentError, QuantError
 
 ACTIVATIONS = ("token", "group", "float")
+SCALE_DTYPES = (None, "f16")
 TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
 TINIEST = 1e-30  # the least maximum of gradients, which are small numbers
 
 
-def absmean(w: torch.Tensor, axis: int | None = None, group: int = 0) -> torch.Tensor:
+def absmean(
+    w: torch.Tensor, axis: int | None = None, group: int = 0, scale_dtype: str | None = None
+) -> torch.Tensor:  # fmt: skip
     """Return g, the mean magnitude of the weights, in f32: of the tensor, of each row (axis 0) or of each group of columns.
 
-    It is summed in f64, so that it does not depend on the device. Files keep scales of groups in f16: so are these rounded."""
+    It is summed in f64, so that it does not depend on the device, and rounded as `stored` says."""
     size = w.detach().abs()
     if group:
-        return mean_of(size.unflatten(-1, (-1, group)).sum(-1, dtype=torch.float64), group).half().float()
-    if axis is None:
-        return mean_of(size.sum(dtype=torch.float64), size.numel())
-    return mean_of(size.sum(1, dtype=torch.float64), size.shape[1])
+        g = mean_of(size.unflatten(-1, (-1, group)).sum(-1, dtype=torch.float64), group)
+    elif axis is None:
+        g = mean_of(size.sum(dtype=torch.float64), size.numel())
+    else:
+        g = mean_of(size.sum(1, dtype=torch.float64), size.shape[1])
+    return stored(g, group, scale_dtype)
+
+
+def stored(g: torch.Tensor, group: int, scale_dtype: str | None) -> torch.Tensor:
+    """Return scales in f32 as files store them: those of groups are f16 in every file, others where `scale_dtype` is "f16"."""
+    return g.half().float() if group or scale_dtype == "f16" else g
 
 
 def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
@@ -135,13 +145,13 @@ def _in_steps(x: torch.Tensor, amax: torch.Tensor) -> tuple[torch.Tensor, torch.
     return (x * (most / amax)).round(), amax / most
 
 
-def learned(scale: torch.Tensor, group: int) -> torch.Tensor:
-    """Return a learned scale as the layer multiplies with it, in f32 and above zero; of groups rounded to f16, as files keep it.
+def learned(scale: torch.Tensor, group: int, scale_dtype: str | None = None) -> torch.Tensor:
+    """Return a learned scale as the layer multiplies with it, in f32 and above zero, rounded as `stored` says.
 
     The gradient passes both; its value is added to a zero, since x + (y - x) need not be y."""
     still = scale.detach().float()
     g = still.clamp_min(TINY)
-    return (g.half().float() if group else g) + (scale.float() - still)
+    return stored(g, group, scale_dtype) + (scale.float() - still)
 
 
 def dequantised(t: torch.Tensor, g: torch.Tensor, group: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from tritium.errors import ArgumentError
-from tritium.torch.formulas import absmean, pack, spread, unpack
+from tritium.torch.formulas import absmean, pack, spread, stored, unpack
 
 aten = torch.ops.aten
 KEPT = frozenset({  # what returns latent weights again: FSDP2 and DTensor make shards of them by these
@@ -82,6 +82,7 @@ class LatentWeight(torch.Tensor):
             )
         weight, own = self.inner.detach(), module.axis is not None or module.group > 0
         g = absmean(weight, module.axis, module.group) if own else self.mean
+        g = stored(g, module.group, module.scale_dtype)
         t = (weight.float() * (1 / spread(g, module.group))).round_().clamp_(-1, 1).to(torch.int8)
         scales = (g.half() if module.group else g,) if own else ()
         return (pack(t), *scales), (g, own, module.group, weight.shape[-1])

@@ -5,6 +5,7 @@ Knows nothing of models or files. `tritium.torch` says which path a call takes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from tritium.torch import ops
 from tritium.torch.cpu_steps import PackedStep
 from tritium.torch.formulas import (
     ACTIVATIONS,
+    SCALE_DTYPES,
     TINY,
     absmean,
     check_scales,
@@ -60,7 +62,8 @@ class BitLinear(nn.Linear):
 
     Weights have one scale, one for each row (`axis=0`) or one for each `group` of columns (as Bonsai and BitCPM have them).
     `scales` are the mean magnitude of the weights ("absmean") or a parameter ("learned", from that mean; `reset_scale` sets it
-    anew). `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS
+    anew). `scale_dtype="f16"` rounds the scales of a tensor or of its rows to f16, as those of groups are: formats with f16 scales then
+    hold them to the bit. `activations` are rounded to int8 by "token" (BitNet) or by "group", or stay "float". `norm="rms"` puts a learned RMS
     norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`. `gradients` are products in "bf16", or in "int8"
     where a training step runs on a GPU's kernels: an approximation. `kernels` says whether training steps run on kernels: True, False (torch's
     operations), or None, where they are large or have int8 gradients.
@@ -71,12 +74,13 @@ class BitLinear(nn.Linear):
         None  # training steps that can run on kernels do: always, never, or (None) where they are large enough
     )
     gradients: str = "bf16"  # also of layers that were stored before they had it
+    scale_dtype: str | None = None
     _quick: Any = None  # `ops.quick` of what was packed
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
         axis: int | None = None, group: int = 0, scales: str = "absmean", activations: str = "token", lambda_: float = 1.0,
-        gradients: str = "bf16", device: Any = None, dtype: Any = None,
+        gradients: str = "bf16", scale_dtype: str | None = None, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         if norm not in (None, "rms"):
             raise ArgumentError(f"BitLinear: norm is None or 'rms', given {norm!r}.")
@@ -89,9 +93,14 @@ class BitLinear(nn.Linear):
             )
         if gradients not in GRADIENTS:
             raise ArgumentError(f"BitLinear: gradients are {' or '.join(map(repr, GRADIENTS))}, given {gradients!r}.")
+        if scale_dtype not in SCALE_DTYPES:
+            raise ArgumentError(
+                f"BitLinear: scale_dtype is None (f32; f16 with groups) or 'f16', given {scale_dtype!r}."
+            )
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.axis, self.group, self.activations, self.gradients = axis, group, activations, gradients
-        start = nn.Parameter(absmean(self.weight, axis, group)) if scales == "learned" else None
+        self.scale_dtype = scale_dtype
+        start = nn.Parameter(self._means()) if scales == "learned" else None
         self.register_parameter("scale", start)
         self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
         self.lambda_ = lambda_
@@ -126,8 +135,10 @@ class BitLinear(nn.Linear):
             and _plain(x)
             and _plain(self.weight)
             and (
-                self.scale is None if torch.compiler.is_compiling() else not ops.is_watched()
-            )  # the operator takes no scale
+                self.scale is None and self.scale_dtype is None
+                if torch.compiler.is_compiling()
+                else not ops.is_watched()
+            )  # the operator takes no scale and no dtype of one
         )
 
     def _steps_through_kernels(self, x: torch.Tensor) -> bool:
@@ -144,6 +155,7 @@ class BitLinear(nn.Linear):
             and not self.group
             and self.activations == "token"
             and self.scale is None
+            and self.scale_dtype is None
             and x.device == self.weight.device
             and _plain(x)
             and _plain(self.weight)
@@ -162,6 +174,7 @@ class BitLinear(nn.Linear):
             and not self.group
             and self.activations == "token"
             and self.scale is None
+            and self.scale_dtype is None
             and (self.bias is None or self.bias.dtype is torch.float32)
             and x.numel() > 0
             and not torch.compiler.is_compiling()
@@ -202,7 +215,11 @@ class BitLinear(nn.Linear):
         """Return what multiplies the ternary weights: the mean magnitude of the latent ones, or what was learned."""
         if isinstance(self.weight, GatheredWeight):
             return self.weight.scales()
-        return absmean(self.weight, self.axis, self.group) if self.scale is None else learned(self.scale, self.group)
+        return self._means() if self.scale is None else learned(self.scale, self.group, self.scale_dtype)
+
+    def _means(self) -> torch.Tensor:
+        """Return the mean magnitude of the latent weights."""
+        return absmean(self.weight, self.axis, self.group, self.scale_dtype)
 
     def ternary(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (t, g), the int8 weights and f32 scales that the layer computes with and `export` writes."""
@@ -214,7 +231,7 @@ class BitLinear(nn.Linear):
         were initialised or loaded."""
         if self.scale is not None:
             start = magnitude(self.weight, self.axis, self.group)
-            start = absmean(self.weight, self.axis, self.group) if start is None else start.clamp_min(TINY)
+            start = self._means() if start is None else start.clamp_min(TINY)
             self.scale = nn.Parameter(start, self.scale.requires_grad)
 
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
@@ -230,7 +247,13 @@ class BitLinear(nn.Linear):
         packed = self._packed
         if packed is None or not packed.is_of(self.weight, self.bias, self.scale):
             packed = self._packed = ops.packed(
-                self.weight, self.bias, self.axis, self.group, self.activations, scale=self.scale
+                self.weight,
+                self.bias,
+                self.axis,
+                self.group,
+                self.activations,
+                scale=self.scale,
+                scale_dtype=self.scale_dtype,
             )
             self._quick = ops.quick(packed, self.weight, self.bias, self.scale)
         return packed
@@ -257,6 +280,7 @@ class BitLinear(nn.Linear):
     def extra_repr(self) -> str:
         scales = f", group={self.group}" if self.group else "" if self.axis is None else f", axis={self.axis}"
         scales += "" if self.scale is None else ", scales='learned'"
+        scales += "" if self.scale_dtype is None else f", scale_dtype={self.scale_dtype!r}"
         kind = "" if self.activations == "token" else f", activations={self.activations!r}"
         kind += "" if self.gradients == "bf16" else f", gradients={self.gradients!r}"
         return super().extra_repr() + scales + kind + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
@@ -272,3 +296,9 @@ def _plain(x: torch.Tensor) -> bool:
 def bit_linears(model: nn.Module) -> dict[str, BitLinear]:
     """Return the BitLinear layers of a model by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, BitLinear)}
+
+
+def has_sub_norms(layers: Iterable[Any]) -> bool:
+    """Return True if some ternary layers of a model have a norm and others have none: these norms are sub-norms, which an exported model
+    has before its layers; norms of all layers are inside them."""
+    return len({layer.rms_norm is None for layer in layers}) > 1

@@ -20,7 +20,16 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tritium import interop, nn as native
 from tritium.backends.cuda.gpu import make_apart
 from tritium.errors import ArgumentError
-from tritium.torch.formulas import ACTIVATIONS, dequantised, learned, pack, round_activations, ternarise, unpack
+from tritium.torch.formulas import (
+    ACTIVATIONS,
+    absmean,
+    dequantised,
+    learned,
+    pack,
+    round_activations,
+    ternarise,
+    unpack,
+)
 
 _kept: Any = WeakTensorKeyDictionary()  # of weights or codes: what was made of them, by the options of the layer
 
@@ -105,11 +114,11 @@ def _state_of(tensors: tuple[torch.Tensor | None, ...]) -> tuple[Any, ...] | Non
 
 def packed(
     weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str,
-    scale: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None, scale_dtype: str | None = None,
 ) -> Packed:  # fmt: skip
     """Return latent weights made ready, again when torch counted a write to them, to the bias or to a learned scale."""
-    make = lambda: _made_of(weight, bias, axis, group, activations, scale)
-    return _keep((weight, bias, scale), (axis, group, activations), make)
+    make = lambda: _made_of(weight, bias, axis, group, activations, scale, scale_dtype)
+    return _keep((weight, bias, scale), (axis, group, activations, scale_dtype), make)
 
 
 def _keep(tensors: tuple[torch.Tensor | None, ...], key: tuple[Any, ...], make: Callable[[], Packed]) -> Packed:
@@ -128,9 +137,11 @@ def _keep(tensors: tuple[torch.Tensor | None, ...], key: tuple[Any, ...], make: 
 
 
 def _made_of(
-    weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str, scale: torch.Tensor | None
+    weight: torch.Tensor, bias: torch.Tensor | None, axis: int | None, group: int, activations: str, scale: torch.Tensor | None,
+    scale_dtype: str | None,
 ) -> Packed:  # fmt: skip
-    t, g = ternarise(weight, axis=axis, group=group, scale=None if scale is None else learned(scale, group))
+    g = absmean(weight, axis, group, scale_dtype) if scale is None else learned(scale, group, scale_dtype)
+    t, g = ternarise(weight, axis=axis, group=group, scale=g)
     with torch.no_grad():
         bias_copy = None if bias is None else bias.detach().float().clone()
         return Packed(pack(t), g.half() if group else g, bias_copy, weight.shape[1], group, activations)

@@ -19,7 +19,7 @@ from torch import nn
 
 from tritium.errors import ArgumentError, nearest
 from tritium.torch.files.writer import SUB_NORMS
-from tritium.torch.formulas import ACTIVATIONS, check_scales
+from tritium.torch.formulas import ACTIVATIONS, SCALE_DTYPES, check_scales
 from tritium.torch.layer import SCALES, BitLinear, bit_linears
 from tritium.torch.replace import HEADS, replace_linears, set_lambda
 from tritium.torch.steps import GRADIENTS
@@ -109,9 +109,9 @@ class Recipe:
     """The recipe of a training: its length, schedules, and the form of ternary layers.
 
     `rate` is the share of `learning_rate`, `weight_decay` the decay itself, `lambda_` how far layers are quantised. `axis`, `group`,
-    `scales`, `activations` and `gradients` are those of `BitLinear`, `skip` that of `replace_linears`. `norms`: RMS norms to insert before
-    no layer ("none"), before o_proj and down_proj ("sub", BitNet's) or before each ("all"). `clip` is the largest norm of all
-    gradients, 0 for no limit.
+    `scales`, `activations`, `gradients` and `scale_dtype` are those of `BitLinear`, `skip` that of `replace_linears`. `norms`: RMS norms to
+    insert before no layer ("none"), before o_proj and down_proj ("sub", BitNet's) or before each ("all"). `clip` is the largest norm of
+    all gradients, 0 for no limit.
     """
 
     steps: int
@@ -127,6 +127,7 @@ class Recipe:
     scales: str = "absmean"
     activations: str = "token"
     gradients: str = "bf16"
+    scale_dtype: str | None = None
     norms: str = "none"
     distillation: Distillation | None = None
 
@@ -144,6 +145,7 @@ class Recipe:
             f"activations are one of {ACTIVATIONS}, 'group' with group=…": self.activations not in ACTIVATIONS
             or (self.activations == "group" and not self.group),
             f"gradients are one of {GRADIENTS}": self.gradients not in GRADIENTS,
+            f"scale_dtype is one of {SCALE_DTYPES}": self.scale_dtype not in SCALE_DTYPES,
             f"norms are one of {NORMS}": self.norms not in NORMS,
             "rate, weight_decay and lambda_ are each a Schedule": not all(
                 isinstance(s, Schedule) for s in (self.rate, self.weight_decay, self.lambda_)
@@ -247,10 +249,11 @@ def prepare(model: nn.Module, recipe: Recipe) -> nn.Module:
         "scales": recipe.scales,
         "activations": recipe.activations,
         "gradients": recipe.gradients,
+        "scale_dtype": recipe.scale_dtype,
     }
     present = bit_linears(model)
     for name, layer in present.items():
-        if {key: getattr(layer, key) for key in ("axis", "group", "activations", "gradients")} != {
+        if {key: getattr(layer, key) for key in ("axis", "group", "activations", "gradients", "scale_dtype")} != {
             k: v for k, v in form.items() if k != "scales"
         }:
             raise ArgumentError(

@@ -36,16 +36,19 @@ def replace_linears(
     scales: str = "absmean",
     activations: str = "token",
     gradients: str = "bf16",
+    scale_dtype: str | None = None,
 ) -> nn.Module:
     """Put a BitLinear in the place of every linear layer, in the model itself; weights and biases stay the same tensors.
 
     Left alone: layers with a name of `skip` in their path, those whose weight is an embedding's, those `filter(name, layer)`
     says no to, and subclasses of nn.Linear whose owner may read the weight itself. transformers' own AutoBitLinear and BitLinear
     are replaced too; where they hold ternary weights alone, masters are made that give the same weights and scale. What was
-    done is logged (logger "tritium", level info); `bit_linears(model)` lists it. `axis`, `group`, `scales`, `activations`
-    and `gradients` are those of `BitLinear`.
+    done is logged (logger "tritium", level info); `bit_linears(model)` lists it. `axis`, `group`, `scales`, `activations`,
+    `gradients` and `scale_dtype` are those of `BitLinear`.
     """
-    form = {"axis": axis, "group": group, "scales": scales, "activations": activations, "gradients": gradients}
+    form = {
+        "axis": axis, "group": group, "scales": scales, "activations": activations, "gradients": gradients, "scale_dtype": scale_dtype,
+    }  # fmt: skip
     skipped = tuple(skip)
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     replacements: dict[int, BitLinear] = {}  # a layer that has two names stays one layer

@@ -211,7 +211,9 @@ def test_a_stream_and_other_requests_go_on_while_a_format_is_compiled(monkeypatc
         while server.scheduler.meter.tokens < 8:
             time.sleep(0.005)
         assert completion(server, "abc", 8)["choices"][0]["text"] == expected("abc", 8)  # read, generated and answered
-        assert server.scheduler.meter.tokens >= 23  # the stream had one beside each of its 7 decode steps; the first came from the prompt
+        assert (
+            server.scheduler.meter.tokens >= 23
+        )  # the stream had one beside each of its 7 decode steps; the first came from the prompt
         assert not waiting.done()
         over.set()
         assert re.fullmatch("[0-9]{3}", waiting.result()["choices"][0]["text"])

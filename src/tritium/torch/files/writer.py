@@ -9,6 +9,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import nn
 
 from tritium import io
 from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.families import BY_ARCH, FAMILIES
 from tritium.io import codecs, safetensors
 from tritium.io.convert import SIDE_FILES
 from tritium.io.formats import survey
@@ -28,7 +30,7 @@ from tritium.io.ternary import Array
 from tritium.machine.files import scratch
 from tritium.models.text.tokenizer import ALPHABET
 from tritium.torch.formulas import spread
-from tritium.torch.layer import BitLinear, bit_linears
+from tritium.torch.layer import BitLinear, bit_linears, has_sub_norms
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 HEAD = "lm_head.weight"
@@ -65,11 +67,10 @@ def export(
     if not layers:
         raise ArgumentError("export: the model has no BitLinear; call replace_linears(model) and train it first.")
     configuration = _config(model, layers, config)
-    if configuration.get("quantization_config", {}).get("use_rms_norm") and io.FORMATS[format].container == "gguf":
-        raise FormatError(
-            f"export: the BitLinear layers have norms of their own, which {format} has no place for. Write 'hf', or put the norms "
-            "before the layers, as BitNet b1.58 does."
-        )
+    normed = configuration.get("quantization_config", {}).get("use_rms_norm") and io.FORMATS[format].container == "gguf"
+    if normed:
+        configuration = _with_projection_norms(configuration, format)
+    _refuse_misread(layers, configuration, format)
     if not path.parent.is_dir():
         raise FormatError(f"export: the folder {path.parent} does not exist; make it first.")
     # packed as transformers has it, then to its place as any model: checked, rounded where the format must, read back
@@ -79,9 +80,11 @@ def export(
         _write_tokenizer(folder, tokenizer)
         (folder / "config.json").write_text(json.dumps(configuration), encoding="utf-8")
         with (folder / "model.safetensors").open("xb") as file:
-            safetensors.write(
-                file, {"format": "pt"}, list(_pieces(model, layers, bool(configuration.get("tie_word_embeddings"))))
+            tied = bool(configuration.get("tie_word_embeddings"))
+            pieces = (
+                replace(p, name=_projection_norm_name(p.name)) if normed else p for p in _pieces(model, layers, tied)
             )
+            safetensors.write(file, {"format": "pt"}, list(pieces))
         if exact:
             _refuse_rounding(folder, format)
         return io.convert(folder, path, to=format, overwrite=overwrite)
@@ -94,8 +97,23 @@ def _refuse_rounding(folder: Path, format: str) -> None:
     if worst.error:
         raise FormatError(
             f"export: {format} rounds the scale of {worst.entry.name} by {worst.error:.1e} of it, and exact=True was given. Scales "
-            "of groups are f16 in training and stay; one for a tensor is kept by i2_s, hf, mlx and f32, those of rows by mlx and f32."
+            "of groups are f16 in training and stay; one for a tensor is kept by i2_s, hf, mlx and f32, those of rows by mlx and f32; "
+            "trained with scale_dtype='f16', both stay in every format but bf16."
         )
+
+
+def _refuse_misread(layers: Mapping[str, BitLinear], config: Mapping[str, Any], format: str) -> None:
+    """Raise where a file would hold plain numbers of a layer with int8 activations, and its family computes such a matrix in floats."""
+    arch = names.arch_of(config)
+    if arch is None or (_one_scale(layers) and io.FORMATS[format].codec is not None):
+        return  # ternary in the file, and so computed as ternary
+    for name, layer in layers.items():
+        if layer.activations != "float" and not names.is_linear(f"{name}.weight", arch):
+            last = name.rpartition(".")[2]
+            raise FormatError(
+                f"export: {name} is a BitLinear with int8 activations, and a {config.get('model_type')!r} in this form has it in floats: its "
+                f"results would be others. Prepare the model with skip=(…, {last!r}), or use one scale a tensor and a packed format."
+            )
 
 
 def _config(model: nn.Module, layers: Mapping[str, BitLinear], config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -108,7 +126,7 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], config: Mapping[s
             "export: the model has no .config; give config=, a dictionary as config.json has it (model_type, hidden_size, …)."
         )
     norms = {layer.rms_norm is not None for layer in layers.values()}
-    if len(norms) > 1:
+    if has_sub_norms(layers.values()):
         base, norms = _as_bitnet(base, layers), {False}  # the norms have names of their own there
     dense = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and not isinstance(m, BitLinear)]
     quant: dict[str, Any] = {
@@ -129,6 +147,28 @@ def _config(model: nn.Module, layers: Mapping[str, BitLinear], config: Mapping[s
             )
         return fields
     return fields | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
+
+
+def _with_projection_norms(config: Mapping[str, Any], format: str) -> dict[str, Any]:
+    """Return the configuration of a network with a norm inside each projection for GGUF, where the names of tensors say that there are
+    norms; raise where its family has none."""
+    arch, quant = names.arch_of(config), dict(config["quantization_config"])
+    if arch is None or "projection_norms" not in BY_ARCH[arch.gguf].reads:
+        able = ", ".join(sorted(name for name, family in FAMILIES.items() if "projection_norms" in family.reads))
+        raise FormatError(
+            f"export: the BitLinear layers have norms of their own, which a {config.get('model_type')!r} in {format} has no place for "
+            f"({able} have one). Write 'hf', or put the norms before the layers, as BitNet b1.58 does."
+        )
+    eps, usual = quant.pop("rms_norm_eps"), config.get("rms_norm_eps", 1e-6)
+    if eps != usual:
+        raise FormatError(f"export: the norms of the BitLinear layers have eps {eps}, the model {usual}; GGUF has one.")
+    del quant["use_rms_norm"]
+    return dict(config) | {"quantization_config": quant}
+
+
+def _projection_norm_name(name: str) -> str:
+    """Return the name that Qwen3 and Gemma 3 have for the norm inside a projection; any other name as it is."""
+    return name.replace("_proj.rms_norm.", "_proj.norm.")
 
 
 def _as_bitnet(config: Mapping[str, Any], layers: Mapping[str, BitLinear]) -> dict[str, Any]:
@@ -169,7 +209,7 @@ def _classes(model: nn.Module, config: Mapping[str, Any]) -> list[str] | None:
 def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> Iterator[Piece]:
     """Yield the tensors of a directory, each computed when it is written: packed, or as the values they stand for where a
     layer has more scales than a packed one can hold."""
-    packed, few = _one_scale(layers), len({layer.rms_norm is None for layer in layers.values()}) > 1
+    packed, few = _one_scale(layers), has_sub_norms(layers.values())
     for name, t in model.state_dict().items():
         name = _sub_norm_name(name) if few else name
         if name == HEAD and tied:
