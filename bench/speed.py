@@ -222,11 +222,12 @@ def filled(page: str, folder: Path = FOLDER) -> str:
 
 
 def summary(folder: Path = FOLDER) -> str:
-    """Return the four rows of the README: a model on a CPU, a product on a GPU, the gate, determinism."""
+    """Return the rows of the README: a model on three CPUs, a product on a GPU, the gate, determinism."""
     rows = [
         ["", "Tritium", "beside (above 1×, Tritium is faster)"],
         ["---"] * 3,
         model_row(speed.load(folder / "models.json")),
+        model_row(speed.load(folder / "models-avx512bw.json"), "a Xeon without VNNI"),
         model_row(speed.load(folder / "models-arm.json")),
         product_row(speed.load(folder / "cuda-products.json")),
         gate_row(speed.load(folder / "gate.json")),
@@ -239,7 +240,7 @@ def summary(folder: Path = FOLDER) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def model_row(table: SpeedTable) -> list[str]:
+def model_row(table: SpeedTable, cpu: str = "") -> list[str]:
     """Return decode and prefill rates of the first engine and its ratios to the others."""
     ours, *others = table.rows
     columns = {column.name: column for column in table.columns}
@@ -248,7 +249,7 @@ def model_row(table: SpeedTable) -> list[str]:
     for row in others:
         decode, prefill = (times_text([row.figures[name]], columns[name]) for name in ("× decode", "× prefill"))
         beside.append(f"{row.labels[0].partition(' ')[0]}: {decode} decode, {prefill} prefill")
-    what = f"BitNet 2B shape, f16 head, 2 threads of {cpu_name(table)}"
+    what = f"BitNet 2B shape, f16 head, 2 threads of {cpu or cpu_name(table)}"
     return [what, f"{rates[0]} tokens/s decode, {rates[1]} prefill", "; ".join(beside)]
 
 
