@@ -256,6 +256,13 @@ def test_a_model_that_the_file_is_not_of_is_refused(tmp_path: Path) -> None:
         load_ternary(nn.Module(), path)
 
 
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("activations", ["int8", "group"])
+def test_activations_that_layers_do_not_have_are_refused(trainable: bool, activations: str) -> None:
+    with pytest.raises(ArgumentError, match=f"'token', 'group' .* or 'float', given '{activations}' and group=0"):
+        load(shipped("kjv"), trainable=trainable, activations=activations)
+
+
 def dense_folder(path: Path, scale: Any, group: int = 0, **config: Any) -> tuple[Path, dict[str, Any]]:
     """Write the llama of the tests with plain numbers, each projection random codes times `scale(rows, groups)`."""
     rng, w = np.random.default_rng(0), families.random(families.CONFIGS["llama"])

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from tritium.buffer import native
 from tritium.errors import ArgumentError
-from tritium.torch.formulas import dequantised, pack, round_activations, ternarise, unpack
+from tritium.torch.formulas import check_activations, dequantised, pack, round_activations, ternarise, unpack
 from tritium.torch.layer import BitLinear, has_sub_norms
 from tritium.torch.ops import is_watched
 from tritium.torch.replace import AUTO, held_ternary
@@ -94,6 +94,7 @@ class PackedLinear(nn.Module):
         norm: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        check_activations(activations, group)
         self.out_features, self.in_features = t.shape
         self.group, self.activations, self.rms_norm = group, activations, norm
         self.register_buffer("codes", pack(t))

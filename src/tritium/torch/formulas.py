@@ -109,6 +109,14 @@ def check_scales(axis: int | None, group: int, columns: int) -> None:
         )
 
 
+def check_activations(activations: str, group: int) -> None:
+    """Raise unless activations are rounded in one of the ways there are: by groups only where the weights have them."""
+    if activations not in ACTIVATIONS or (activations == "group" and not group):
+        raise ArgumentError(
+            f"activations are 'token', 'group' (with a group) or 'float', given {activations!r} and group={group}."
+        )
+
+
 def round_activations(
     x: torch.Tensor, group: int, activations: str, lambda_: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor | float]:

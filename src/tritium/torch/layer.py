@@ -20,10 +20,10 @@ from tritium.errors import ArgumentError
 from tritium.torch import ops
 from tritium.torch.cpu_steps import PackedStep
 from tritium.torch.formulas import (
-    ACTIVATIONS,
     SCALE_DTYPES,
     TINY,
     absmean,
+    check_activations,
     check_scales,
     learned,
     magnitude,
@@ -87,10 +87,7 @@ class BitLinear(nn.Linear):
         check_scales(axis, group, in_features)
         if scales not in SCALES:
             raise ArgumentError(f"BitLinear: scales are {' or '.join(map(repr, SCALES))}, given {scales!r}.")
-        if activations not in ACTIVATIONS or (activations == "group" and not group):
-            raise ArgumentError(
-                f"BitLinear: activations are 'token', 'group' (with group=…) or 'float', given {activations!r} and group={group}."
-            )
+        check_activations(activations, group)
         if gradients not in GRADIENTS:
             raise ArgumentError(f"BitLinear: gradients are {' or '.join(map(repr, GRADIENTS))}, given {gradients!r}.")
         if scale_dtype not in SCALE_DTYPES:

@@ -21,8 +21,8 @@ from tritium import interop, nn as native
 from tritium.backends.cuda.gpu import make_apart
 from tritium.errors import ArgumentError
 from tritium.torch.formulas import (
-    ACTIVATIONS,
     absmean,
+    check_activations,
     dequantised,
     learned,
     pack,
@@ -172,10 +172,7 @@ def _made_ready(
 
 
 def _check(x: torch.Tensor, columns: int, group: int, activations: str) -> None:
-    if activations not in ACTIVATIONS or (activations == "group" and not group):
-        raise ArgumentError(
-            f"activations are 'token', 'group' (with a group) or 'float', given {activations!r} and group={group}."
-        )
+    check_activations(activations, group)
     if x.shape[-1] != columns:
         raise ArgumentError(
             f"tokens have {x.shape[-1]} columns and weights {columns}; the layer takes tokens of {columns} columns."
