@@ -370,7 +370,8 @@ struct UnpackedPairs : PackedPairs<Lanes, P> {
 
 template <class L, class Few, class Many>
 Plan pairs_plan(const Product& p, std::int64_t m) {
-  constexpr std::int64_t kMany = 12;  // tokens from which on unpacking pays
+  // Tokens from which on unpacking pays: of packed lines a narrow vector takes each half apart.
+  constexpr std::int64_t kMany = L::kHalves == 1 ? 12 : 5;
   if (!p.grouped) return {{}, m < kMany ? stream<PackedPairs<L, Few>> : blocked<UnpackedPairs<L, Many>>};
   if (m >= kMany && p.group <= kLongestUnpacked) return {kInSlots, blocked_groups<UnpackedPairs<L, Many>>};
   if constexpr (L::kHalves == 1 && Few::coding.rows <= 64) {
