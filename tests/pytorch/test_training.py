@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,14 @@ def test_the_trainer_s_callback_ignores_no_field_of_a_recipe(tmp_path: Path) -> 
             made.train()
         made.args.__dict__.update(before)
         assert made.state.global_step == 0, field
+
+
+def test_the_trainer_s_callback_refuses_a_watch_of_other_processes(tmp_path: Path) -> None:
+    made, watch = trainer(tmp_path, Recipe.fine_tune(6), watch=True)
+    watch.processes = replace(watch.processes, count=2)
+    with pytest.raises(ArgumentError, match="the Trainer runs 1 processes, and the Watch was made of a model on 2"):
+        made.train()
+    assert made.state.global_step == 0
 
 
 def test_schedules_have_no_lambda_where_nothing_is_ternary() -> None:

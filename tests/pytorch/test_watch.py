@@ -36,6 +36,22 @@ def test_flips_zeros_and_gradients_are_their_definitions() -> None:
     assert watch.rows[1]["layers"]["0"] == {"flips": 0.0, "zeros": 3 / 8, "gradient": None}
 
 
+@pytest.mark.parametrize("form", [{}, {"axis": 0}, {"scales": "learned"}, {"scales": "learned", "axis": 0}], ids=str)
+def test_zeros_are_those_of_weights_with_f16_scales(form: dict[str, Any]) -> None:
+    layer = BitLinear(64, 64, scale_dtype="f16", **form)
+    layer.weight.data = torch.full((64, 64), 1.0003)
+    layer.weight.data[:, ::2] = 0.5001  # half of a scale of 1.0002 in f32 and of 1 in f16
+    if layer.scale is not None:
+        layer.scale.data.fill_(1.0004)
+    else:
+        layer.weight.data[:, 1::2] = 1.5007
+    watch = Watch(nn.Sequential(layer))
+    watch.record(1, 1.0)
+    t, g = layer.ternary()
+    assert g.unique().item() == 1.0
+    assert watch.rows[0]["layers"]["0"]["zeros"] == (t == 0).float().mean() == 0.0
+
+
 def test_only_every_so_many_steps_are_recorded() -> None:
     recipe = Recipe.from_scratch(7, learning_rate=0.01)
     model = prepare(Network(), recipe)

@@ -30,7 +30,12 @@ class RecipeCallback(TrainerCallback):
         self._values: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Raise where the Trainer takes other steps, or another norm of gradients, than the recipe says."""
+        """Raise where the Trainer takes other steps, or another norm of gradients, than the recipe says, or other processes than the Watch."""
+        if self.watch is not None and self.watch.processes.count != args.world_size:
+            raise ArgumentError(
+                f"trainer_callback: the Trainer runs {args.world_size} processes, and the Watch was made of a model on "
+                f"{self.watch.processes.count}: the Trainer divides or copies the model later. Train without watch=, or with Training."
+            )
         pairs = (("steps", "max_steps", state.max_steps), ("clip", "max_grad_norm", args.max_grad_norm or 0.0))
         for field, argument, value in pairs:
             mine = getattr(self.recipe, field)

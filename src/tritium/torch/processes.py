@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tritium.errors import ArgumentError, PackageError, QuantError
 from tritium.torch.adapters import lora_linears
-from tritium.torch.formulas import learned, mean_of, ternarise
+from tritium.torch.formulas import absmean, learned, mean_of, stored, ternarise
 from tritium.torch.gathered import LatentWeight
 from tritium.torch.layer import BitLinear, bit_linears
 
@@ -211,11 +211,14 @@ def ternary_parts(layers: Mapping[str, BitLinear], processes: Processes) -> dict
     means = _means({name: layer for name, layer in layers.items() if is_divided(layer.weight)}, processes)
     parts = {}
     for name, layer in layers.items():
-        weight, form = local_part(layer.weight), {"axis": layer.axis, "group": layer.group}
-        scale = means.get(name) if layer.axis is None and not layer.group else None
+        weight = local_part(layer.weight)
         if layer.scale is not None:
-            scale = learned(local_part(layer.scale), layer.group)
-        parts[name] = ternarise(weight, scale=scale, **form)[0]
+            scale = learned(local_part(layer.scale), layer.group, layer.scale_dtype)
+        elif name in means and layer.axis is None and not layer.group:
+            scale = stored(means[name], 0, layer.scale_dtype)
+        else:
+            scale = absmean(weight, layer.axis, layer.group, layer.scale_dtype)
+        parts[name] = ternarise(weight, axis=layer.axis, group=layer.group, scale=scale)[0]
     return parts
 
 
