@@ -370,6 +370,29 @@ def test_a_form_without_room_for_the_scales_of_ternary_weights_is_refused() -> N
         replace_linears(model, scales="learned")
 
 
+def test_a_row_of_one_weight_is_no_ternary_one() -> None:
+    model = nn.Sequential(nn.Linear(1, 16, bias=False))
+    masters = model[0].weight
+    assert replace_linears(model)[0].weight is masters
+
+
+def test_layers_that_are_filled_stay_in_the_mode_of_the_model() -> None:
+    for trainable in (False, True):
+        model = load(shipped("kjv")).train()
+        filled = load_ternary(model.eval(), shipped("kjv"), trainable=trainable)
+        assert not any(m.training for m in filled.modules())
+        assert all(m.training for m in load_ternary(model.train(), shipped("kjv"), trainable=trainable).modules())
+
+
+def test_prepare_leaves_the_scales_of_a_file_alone() -> None:
+    model = load(shipped("kjv"), trainable=True, dtype=torch.bfloat16)
+    scales = {name: layer.scale.clone() for name, layer in bit_linears(model).items()}
+    with pytest.raises(ArgumentError, match=r"is a BitLinear already .* not as the recipe has it"):
+        prepare(model, Recipe.from_scratch(3))
+    prepare(model, Recipe.from_scratch(3, scales="learned", skip=("lm_head",)))
+    assert all(torch.equal(layer.scale, scales[name]) for name, layer in bit_linears(model).items())
+
+
 def test_weights_of_one_magnitude_without_zeros_have_it_as_their_mean() -> None:
     model = nn.Sequential(nn.Linear(64, 16, bias=False))
     model[0].weight.data = torch.where(torch.rand(16, 64) < 0.5, 0.25, -0.25)

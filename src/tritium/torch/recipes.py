@@ -253,16 +253,16 @@ def prepare(model: nn.Module, recipe: Recipe) -> nn.Module:
     }
     present = bit_linears(model)
     for name, layer in present.items():
-        if {key: getattr(layer, key) for key in ("axis", "group", "activations", "gradients", "scale_dtype")} != {
-            k: v for k, v in form.items() if k != "scales"
-        }:
+        options = {key: getattr(layer, key) for key in form if key != "scales"}
+        if options | {"scales": "absmean" if layer.scale is None else "learned"} != form:
             raise ArgumentError(
                 f"prepare: {name} is a BitLinear already ({layer.extra_repr()}), and not as the recipe has it: {form}. Prepare the "
                 "plain model, or give the recipe the layer's options."
             )
     replace_linears(model, skip=recipe.skip, **form)
-    for layer in bit_linears(model).values():
-        layer.reset_scale()
+    for name, layer in bit_linears(model).items():
+        if name not in present:
+            layer.reset_scale()
     _insert_norms(model, recipe.norms)
     set_lambda(model, recipe.lambda_.at(0.0))
     return model

@@ -97,7 +97,8 @@ def _from_linear(old: Any, form: dict[str, Any]) -> BitLinear:
 def _check_scales_stay(weight: torch.Tensor, form: dict[str, Any]) -> None:
     """Raise for weights that are ternary already and would be so with other scales."""
     columns = weight.shape[-1]
-    shapes = [(None, 0), (0, 0), *((None, group) for group in USUAL if columns % group == 0)]
+    rows = [(0, 0)] if columns > 1 else []  # a row of one weight has one magnitude, whatever it is
+    shapes = [(None, 0), *rows, *((None, group) for group in USUAL if columns % group == 0)]
     form_of_scales = form["axis"], form["group"]
     axis, group = next(
         (s for s in dict.fromkeys((form_of_scales, *shapes)) if magnitude(weight, *s) is not None), (None, -1)

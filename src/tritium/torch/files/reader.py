@@ -151,7 +151,7 @@ def _fill(model: nn.Module, opened: io.ModelFile, config: Config, trainable: boo
             norm = entries.get(name.replace(".weight", ".norm.weight"))
             new = _layer(old, entry, norm, config, trainable, activations)
             if new is not None:
-                model.set_submodule(linears[name], new)
+                model.set_submodule(linears[name], new.train(old.training))
                 layers[name] = linears[name]
     if not layers:
         raise FormatError(
