@@ -30,7 +30,7 @@ LONG = os.environ.get("TRITIUM_LONG") == "1"  # compiling a network takes 10 sec
 IDS = text(length=40)[:36].view(2, 18)
 FORMS: list[dict[str, Any]] = [
     {}, {"axis": 0}, {"group": 16}, {"group": 16, "activations": "group"}, {"activations": "float"},
-    {"scales": "learned"}, {"scales": "learned", "axis": 0}, {"scales": "learned", "group": 16},
+    {"scales": "learned"}, {"scales": "learned", "axis": 0}, {"scales": "learned", "group": 16}, {"scale_dtype": "f16"},
 ]  # fmt: skip
 long = pytest.mark.skipif(not LONG, reason="takes minutes: .ci/long compiled")
 

@@ -125,6 +125,8 @@ def test_a_recipe_with_a_teacher_is_not_trained_without_one() -> None:
         ArgumentError, match=r"distillation=Distillation\(text=1.0.* and the loss None.*Call distil\(teacher"
     ):
         fit(model, batches, recipe)
+    with pytest.raises(ArgumentError, match="a Distillation is needed, given NoneType"):
+        DistillationLoss(Network(), None)  # type: ignore[arg-type]
     other = DistillationLoss(Network(), Distillation(text=0.5))
     with pytest.raises(ArgumentError, match=r"and the loss Distillation\(text=0.5"):
         fit(model, batches, recipe, loss=other)

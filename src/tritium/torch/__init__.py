@@ -24,15 +24,16 @@ file give the same bits. Backward, both roundings count as the identity: dL/dx =
 
 Which path a call takes:
 - gradients are asked for, or the layer is in training mode: torch's own operations, differentiable, any device; in bf16 on a GPU one
-  operator, `torch.ops.tritium.train_linear` of `tritium.torch.steps`, which runs kernels, for layers without groups and learned scales;
-  in f32 on the CPU large layers of that kind run forward on kernels too (`tritium.torch.cpu_steps`), with the bits of torch's operations;
+  operator, `torch.ops.tritium.train_linear` of `tritium.torch.steps`, which runs kernels, for layers without groups, learned scales and
+  `scale_dtype="f16"`; in f32 on the CPU large layers of that kind run forward on kernels too (`tritium.torch.cpu_steps`), with the
+  bits of torch's operations;
 - eval mode, no gradients, on the CPU or a GPU, lambda_ 1, f32, f16 or bf16: weights are packed once and run on tritium's kernels. They
   are packed anew after any write torch can see (an optimiser's step, load_state_dict), after .train(), .eval() and .to().
   A write in eval mode that torch does not count (through `weight.data`, a NumPy alias) is not seen: call .eval() after it;
 - autocast to bf16: whole numbers up to 127 are exact in bf16, sums are rounded to bf16 once. To f16: the product is made in
   f32, since its sums exceed f16;
 - torch.compile and torch.export: training compiles whole; the packed path is one operator, `torch.ops.tritium.bit_linear`, which
-  `tritium.torch.ops` defines. A layer with a learned scale compiles to torch's operations there.
+  `tritium.torch.ops` defines. A layer with a learned scale or `scale_dtype="f16"` compiles to torch's operations there.
 """
 
 from __future__ import annotations

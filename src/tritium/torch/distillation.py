@@ -110,6 +110,10 @@ class DistillationLoss:
     distillation: Distillation
 
     def __post_init__(self) -> None:
+        if not isinstance(self.distillation, Distillation):
+            raise ArgumentError(
+                f"DistillationLoss: a Distillation is needed, given {type(self.distillation).__name__}; that of Recipe.distil(steps) is one."
+            )
         self.teacher.eval()
 
     def __call__(self, student: nn.Module, ids: torch.Tensor) -> torch.Tensor:

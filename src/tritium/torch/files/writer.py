@@ -98,7 +98,7 @@ def _refuse_rounding(folder: Path, format: str) -> None:
         raise FormatError(
             f"export: {format} rounds the scale of {worst.entry.name} by {worst.error:.1e} of it, and exact=True was given. Scales "
             "of groups are f16 in training and stay; one for a tensor is kept by i2_s, hf, mlx and f32, those of rows by mlx and f32; "
-            "trained with scale_dtype='f16', both stay in every format but bf16."
+            "trained with scale_dtype='f16', they stay in every format that has room for them, but bf16."
         )
 
 
