@@ -42,7 +42,7 @@ def test_the_page_is_what_the_files_give() -> None:
 def test_the_table_of_the_readme_is_what_the_files_give() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert speed.filled_readme(readme) == readme, "run: python bench/speed.py --write"
-    assert len(speed.summary().splitlines()) == 7
+    assert len(speed.summary().splitlines()) == 8
     with pytest.raises(ValueError, match="there must be one"):
         speed.filled_readme("# Tritium")
 
