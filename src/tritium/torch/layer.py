@@ -138,8 +138,18 @@ class BitLinear(nn.Linear):
             )  # the operator takes no scale and no dtype of one
         )
 
+    def _has_a_step(self) -> bool:
+        """Return True if kernels have training steps of the layer: int8 by token, a scale that is no parameter, for all or by row, in f32."""
+        return (
+            self.lambda_ == 1
+            and not self.group
+            and self.activations == "token"
+            and self.scale is None
+            and self.scale_dtype is None
+        )
+
     def _steps_through_kernels(self, x: torch.Tensor) -> bool:
-        """Return True if a training step runs on kernels: bf16 on a GPU, int8 by token, a scale that is no parameter, for all or by row."""
+        """Return True if a training step runs on kernels of a GPU: in bf16, for a layer that they have."""
         autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
         enabled = self.kernels
         if enabled is None:
@@ -148,11 +158,7 @@ class BitLinear(nn.Linear):
             enabled
             and x.is_cuda
             and (torch.get_autocast_dtype("cuda") if autocast else x.dtype) is torch.bfloat16
-            and self.lambda_ == 1
-            and not self.group
-            and self.activations == "token"
-            and self.scale is None
-            and self.scale_dtype is None
+            and self._has_a_step()
             and x.device == self.weight.device
             and _plain(x)
             and _plain(self.weight)
@@ -160,18 +166,14 @@ class BitLinear(nn.Linear):
         )
 
     def _steps_on_the_cpu(self, x: torch.Tensor) -> bool:
-        """Return True if a training step runs on the CPU's kernels: f32, int8 by token, a scale that is no parameter, for all or by row."""
+        """Return True if a training step runs on the CPU's kernels: in f32, for a layer that they have."""
         enabled = self.weight.numel() >= LARGE_MATRIX if self.kernels is None else self.kernels
         return (
             enabled
             and buffer.native
             and x.is_cpu
             and x.dtype is self.weight.dtype is torch.float32
-            and self.lambda_ == 1
-            and not self.group
-            and self.activations == "token"
-            and self.scale is None
-            and self.scale_dtype is None
+            and self._has_a_step()
             and (self.bias is None or self.bias.dtype is torch.float32)
             and x.numel() > 0
             and not torch.compiler.is_compiling()
