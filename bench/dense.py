@@ -28,7 +28,6 @@ import json
 import math
 import os
 import platform
-import random
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,7 @@ from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
 
 from results import Entry, add_option, compared, compared_columns, write
-from timing import REST_S, SETTLE_NS, THREAD_VARIABLES, Call, cpus, machine, timed
+from timing import REST_S, SETTLE_NS, THREAD_VARIABLES, Call, cpus, in_turns, machine, timed
 
 Function = Callable[..., Any]
 SAMPLE_NS = 1_000_000
@@ -222,13 +221,9 @@ def interleave(
     round_ns = sum(elapsed + rest_ns + max(SETTLE_NS, elapsed // loops) for loops, elapsed in plan.values())
     pairs = min(max(int(budget_s * 1e9 / round_ns / 2), least // 2), most // 2)
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    shuffle = random.Random(0).shuffle
-    for _ in range(pairs):
-        order = list(calls)
-        shuffle(order)
-        for name in order + order[::-1]:
-            settle(calls[name])
-            samples[name].append(timed(calls[name], plan[name][0], clock) / plan[name][0])
+    for name in in_turns(calls, pairs):
+        settle(calls[name])
+        samples[name].append(timed(calls[name], plan[name][0], clock) / plan[name][0])
     return samples
 
 

@@ -39,7 +39,6 @@ import json
 import math
 import os
 import platform
-import random
 import subprocess
 import sys
 import tempfile
@@ -66,7 +65,7 @@ from ternary_products import (
     use_kernels,
 )
 from ternary_report import report
-from timing import REST_S, SETTLE_NS, THREAD_VARIABLES, cpus, machine, timed
+from timing import REST_S, SETTLE_NS, THREAD_VARIABLES, cpus, in_turns, machine, timed
 
 BATCHES = (1, 4, 16, 128, 512)
 SHAPES = ((2560, 2560), (6912, 2560), (2560, 6912), (4096, 4096), (4096, 14336))
@@ -119,13 +118,9 @@ class Field:
         round_ns = sum(elapsed + rest_ns + max(SETTLE_NS, elapsed // loops) for loops, elapsed in plan.values())
         pairs = min(max(int(budget_s * 1e9 / round_ns / 2), least // 2), most // 2)
         samples: dict[str, list[float]] = {name: [] for name in self.calls}
-        shuffle = random.Random(0).shuffle
-        for _ in range(pairs):
-            order = list(self.calls)
-            shuffle(order)
-            for name in order + order[::-1]:
-                self.settle(name)
-                samples[name].append(timed(self.calls[name], plan[name][0], self.clock) / plan[name][0])
+        for name in in_turns(self.calls, pairs):
+            self.settle(name)
+            samples[name].append(timed(self.calls[name], plan[name][0], self.clock) / plan[name][0])
         return samples
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat, zip_longest
 from pathlib import Path
 from time import perf_counter_ns
@@ -26,6 +27,15 @@ def timed(call: Call, loops: int, clock: Callable[[], int] = perf_counter_ns) ->
     for _ in repeat(None, loops):
         call()
     return clock() - start
+
+
+def in_turns(names: Iterable[str], pairs: int) -> Iterator[str]:
+    """Yield names in pairs of rounds: in a random order, the same in every run, and in its reverse."""
+    shuffle, names = random.Random(0).shuffle, list(names)
+    for _ in range(pairs):
+        order = list(names)
+        shuffle(order)
+        yield from order + order[::-1]
 
 
 def cpus() -> list[int]:

@@ -24,7 +24,6 @@ import copy
 import gc
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from time import sleep
 from typing import Any
 
 from results import Entry, add_option, compared, compared_columns, need, write
-from timing import REST_S, THREAD_VARIABLES, cpus, machine, timed
+from timing import REST_S, THREAD_VARIABLES, cpus, in_turns, machine, timed
 
 FAMILIES = {"bitnet": ("BitNetConfig", "BitNetForCausalLM"), "llama": ("LlamaConfig", "LlamaForCausalLM")}
 GOAL = 5.0
@@ -119,16 +118,12 @@ def measure(family: str, args: argparse.Namespace, threads: int) -> dict[str, An
     samples: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
     gc.disable()
-    shuffle = random.Random(0).shuffle
     for call in calls.values():
         timed(call, 2)
-    for _ in range(args.rounds // 2):
-        order = list(calls)
-        shuffle(order)
-        for name in order + order[::-1]:
-            sleep(REST_S)
-            timed(calls[name], 1)
-            samples[name].append(timed(calls[name], args.loops) / args.loops)
+    for name in in_turns(calls, args.rounds // 2):
+        sleep(REST_S)
+        timed(calls[name], 1)
+        samples[name].append(timed(calls[name], args.loops) / args.loops)
     versions = {name: sys.modules[name].__version__ for name in ("torch", "transformers", "tritium")}
     return {"family": family, "threads": threads, "check": told, "ns": samples, "versions": versions}
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import process_time_ns
 from typing import Any
+
+from timing import in_turns, timed
 
 SIZES, TOKENS = (128, 256, 512, 1024, 2560), (64, 256, 1024, 2048)
 LOOPED = 1 << 28  # multiplications of a sample, so that small steps are measured many at a time
@@ -57,15 +58,8 @@ def measure(size: int, tokens: int, rounds: int) -> dict[str, list[float]]:
     steps["nn.Linear"]()
     loops = max(1, LOOPED // (size * size * tokens))
     samples: dict[str, list[float]] = {name: [] for name in steps}
-    shuffle = random.Random(0).shuffle
-    for _ in range(rounds):
-        order = list(steps)
-        shuffle(order)
-        for name in order + order[::-1]:
-            start = process_time_ns()
-            for _ in range(loops):
-                steps[name]()
-            samples[name].append((process_time_ns() - start) / loops / 1e6)
+    for name in in_turns(steps, rounds):
+        samples[name].append(timed(steps[name], loops, process_time_ns) / loops / 1e6)
     return samples
 
 
