@@ -4,11 +4,13 @@ same."""
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import families
 import tritium as tt
 from tritium import ops
 from tritium.backends import Absent, probes
@@ -23,6 +25,11 @@ def step(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
     turned = ops.rope(x, cos, sin, heads=HEADS + SHARED)
     ops.update_cache(kv, turned[:, :, HEADS:], places, out=kv)
     return ops.attention(turned[:, :, :HEADS], kv[:, :SHARED], kv[:, SHARED:], places, scale=0.5)
+
+
+def normed(x: Any, cos: Any, sin: Any, places: Any, kv: Any, of_q: Any, of_k: Any) -> Any:
+    q, k = ops.rms_norm(x[:, :, :HEADS], of_q, eps=1e-6), ops.rms_norm(x[:, :, HEADS : HEADS + SHARED], of_k, eps=1e-5)
+    return step(ops.concat(q, k, x[:, :, HEADS + SHARED :], axis=2), cos, sin, places, kv)
 
 
 def specs(tokens: int = 1, batch: int = 2, size: int = SIZE) -> list[Spec]:
@@ -47,6 +54,49 @@ def test_the_rows_of_a_new_token_are_found_together() -> None:
     assert {n for n in graph.order() if n.op is not ops.given} == set(t.nodes)
     assert t.nodes[-1] is t.attention
     assert note(t).node == "rope+update_cache+attention"
+
+
+WEIGHTS = [Spec((SIZE,), tt.f32)] * 2
+
+
+def test_norms_of_heads_belong_to_it() -> None:
+    graph = tt.trace(normed, *specs(), *WEIGHTS, donate=(4,))
+    (t,) = find_decode_steps(graph)
+    assert (t.x, t.cos, t.sin, t.places, t.cache) == graph.inputs[:5]
+    assert t.norms == (*graph.inputs[5:], 1e-6, 1e-5)
+    assert {n for n in graph.order() if n.op is not ops.given} == set(t.nodes)
+    assert (t.interleaved, t.nodes[-1]) == (False, t.attention)
+    assert note(t).node == "rms_norm+rms_norm+concat+rope+update_cache+attention"
+
+
+def plain_norms(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    return normed(x, cos, sin, places, kv, None, None)
+
+
+def test_norms_of_heads_may_have_no_weights() -> None:
+    (t,) = found(plain_norms)
+    assert t.norms == (None, None, 1e-6, 1e-5)
+
+
+def normed_and_read(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    return normed(x, cos, sin, places, kv, None, None) + ops.rms_norm(x[:, :, :HEADS], eps=1e-6).sum(2, keepdims=True)
+
+
+def other_heads_normed(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    q, k = ops.rms_norm(x[:, :, SHARED : HEADS + SHARED]), ops.rms_norm(x[:, :, :SHARED])
+    return step(ops.concat(q, k, x[:, :, HEADS + SHARED :], axis=2), cos, sin, places, kv)
+
+
+def values_normed(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    q, k = ops.rms_norm(x[:, :, :HEADS]), x[:, :, HEADS : HEADS + SHARED]
+    return step(ops.concat(q, k, ops.rms_norm(x[:, :, HEADS + SHARED :]), axis=2), cos, sin, places, kv)
+
+
+@pytest.mark.parametrize("fn", [normed_and_read, other_heads_normed, values_normed])
+def test_norms_that_others_read_or_that_are_not_quite_those_stay_before_it(fn: Any) -> None:
+    (t,) = found(fn)
+    assert t.norms is None
+    assert t.x.op is ops.concat
 
 
 def test_each_layer_of_a_model_has_one_where_one_token_comes() -> None:
@@ -162,11 +212,15 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     backend = type(tt.device("torch").backend)
 
     def attend_new(
-        self: Any, x: Any, cos: Any, sin: Any, cache: Any, places: Any, scale: float | None, settled: bool
+        self: Any, x: Any, cos: Any, sin: Any, cache: Any, places: Any, scale: float | None, settled: bool, norms: Any
     ) -> Any:
         calls.append((x.shape, cos.shape, sin.shape, cache.shape, places.shape, scale, settled))
         both = cache.shape[1]
         heads = x.shape[2] - both
+        if norms is not None:
+            q, k, v = x[:, :, :heads], x[:, :, heads : heads + both // 2], x[:, :, heads + both // 2 :]
+            q, k = ops.rms_norm(q, norms.of_q, eps=norms.q_eps), ops.rms_norm(k, norms.of_k, eps=norms.k_eps)
+            x = ops.concat(q, k, v, axis=2)
         turned = ops.rope(x, cos, sin, heads=heads + both // 2)
         ops.update_cache(cache, turned[:, :, heads:], places, out=cache)
         y = ops.attention(turned[:, :, :heads], cache[:, : both // 2], cache[:, both // 2 :], places, scale=scale)
@@ -193,6 +247,17 @@ def test_a_program_has_its_device_take_new_tokens_in_one_call(together: list[tup
     assert "decode step: rope+update_cache+attention: 3 calls become one" in program.explain()
 
 
+def test_norms_of_heads_are_part_of_the_call(together: list[tuple[Any, ...]]) -> None:
+    weights = [tt.tensor(np.linspace(0.5, 1.5, SIZE, dtype="f4") * n, device="torch") for n in (1, -2)]
+    wanted, given = (arguments(2, "torch") for _ in range(2))
+    want = normed(*wanted, *weights)
+    fn = tt.compile(normed, donate="kv")
+    np.testing.assert_array_equal(fn(*given, *weights).numpy(), want.numpy())
+    np.testing.assert_array_equal(given[4].numpy(), wanted[4].numpy())
+    assert len(together) == 1
+    assert fn.program(*given, *weights).launches == 1
+
+
 def test_places_that_a_program_makes_are_not_settled(together: list[tuple[Any, ...]]) -> None:
     def later(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
         return step(x, cos, sin, places + tt.tensor([0, 1, 0], dtype="i32", device="torch"), kv)
@@ -217,6 +282,23 @@ def test_while_someone_watches_the_rows_run_one_by_one(together: list[tuple[Any,
     assert together == []
 
 
+def test_norms_of_a_models_heads_are_part_of_the_call(together: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    path = families.write_folder(tmp_path / "m", families.random(families.CONFIGS["qwen3"], 1))
+    told = []
+    for device in ("cpu", "torch"):
+        session = tt.load(path, device=device).session()
+        ids = [int(session.extend(0, [1, 2, 3]).argmax())]
+        for _ in range(4):
+            ids.append(session.pick([0], ids[-1:]).ids[0])
+        told.append(ids)
+    assert told[0] == told[1]
+    assert len(together) == 4 * len(session.caches)
+    one = tt.asarray(np.zeros((1, 1), np.int64), device="torch")
+    places = tt.asarray(np.array([[0, 0, 1]], np.int32), device="torch")
+    program = session._programs.pick.program(one, places, session.turns, *session.caches)
+    assert [t.norms is not None for t in program.foreign.decode_steps] == [True] * len(session.caches)
+
+
 def test_a_model_writes_the_same_tokens(together: list[tuple[Any, ...]]) -> None:
     told = []
     for device in ("cpu", "torch"):
@@ -233,12 +315,13 @@ def test_a_model_writes_the_same_tokens(together: list[tuple[Any, ...]]) -> None
     isinstance(probes.cuda_units(), Absent) or find_spec("triton") is None, reason="needs a GPU of CUDA and Triton"
 )
 @pytest.mark.parametrize("batch", [1, 3])
-def test_graphs_of_cuda_take_new_tokens_in_one_launch(batch: int) -> None:
+@pytest.mark.parametrize("step", [step, plain_norms])
+def test_graphs_of_cuda_take_new_tokens_in_one_launch(batch: int, step: Any) -> None:
     """The same bits at every call: by copies, and where the arguments lie. Each call stands one token further."""
     fn = tt.compile(step, donate="kv")
     wanted, given = arguments(batch, "cuda"), arguments(batch, "cuda")
     takes = tt.device("cuda").backend.takes_new(given[0].spec, given[4].spec, given[3].spec, False)
-    assert fn.program(*given).launches == (1 if takes else 3)
+    assert not takes or fn.program(*given).launches == 1
     pointer = given[4].torch().data_ptr()
     for n in range(6):
         for args in (wanted, given):

@@ -1,5 +1,5 @@
-"""The attention of a decode step in a graph: the ops that apply RoPE to one new token of each sequence, write its key and
-value to a donated KV cache and attend to the cache.
+"""The attention of a decode step in a graph: the ops that normalise the heads of one new token of each sequence, apply RoPE
+to them, write its key and value to a donated KV cache and attend to the cache.
 
 Knows nothing of devices. A device that has one call for all of these ops runs them together.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tritium import ops
+from tritium.backends.values.device import HeadNorms
 from tritium.compiler.passes import Note
 from tritium.graph.graph import Graph, Node
 from tritium.op import Kind
@@ -17,8 +18,9 @@ from tritium.op import Kind
 class DecodeStep(NamedTuple):
     """The nodes of one attention of a decode step.
 
-    It reads the heads x [batch, 1, heads + 2 kv heads, head_dim] of Q, K and V, their angles, the KV cache, and the
-    position of each token in it. Others read the cache with the new keys and values, and the attention.
+    It reads the heads x [batch, 1, heads + 2 kv heads, head_dim] of Q, K and V, the weights of their norms if they have
+    any, their angles, the KV cache, and the position of each token in it. Others read the cache with the new keys and
+    values, and the attention.
     """
 
     x: Node
@@ -29,10 +31,12 @@ class DecodeStep(NamedTuple):
     update: Node
     attention: Node
     nodes: tuple[Node, ...]  # that run as one call, the attention last
+    norms: HeadNorms[Node] | None = None
 
     @property
     def interleaved(self) -> bool:
-        return bool(dict(self.nodes[0].attrs)["interleaved"])
+        rotated = next(n for n in self.nodes if n.op is ops.rope)
+        return bool(dict(rotated.attrs)["interleaved"])
 
     @property
     def scale(self) -> float | None:
@@ -100,7 +104,35 @@ def _match_operands(
     is_donated = any(n is update and graph.inputs[i] is cache for i, n in graph.writes)
     if not (is_split and is_inner_private and is_cache_private and is_donated):
         return None
-    return DecodeStep(x, cos, sin, cache, places, update, attention, (rotated, values, update, q, k, v, attention))
+    nodes = (rotated, values, update, q, k, v, attention)
+    step = DecodeStep(x, cos, sin, cache, places, update, attention, nodes)
+    return _with_norms(step, heads, kv_heads, graph, users)
+
+
+def _with_norms(step: DecodeStep, heads: int, kv_heads: int, graph: Graph, users: dict[Node, set[Node]]) -> DecodeStep:
+    """Return a decode step with the norms of the heads of Q and K before it, where nothing else reads them."""
+    joined, total = step.x, heads + 2 * kv_heads
+    if joined.op is not ops.concat or len(joined.inputs) != 3 or dict(joined.attrs)["axis"] != 2:
+        return step
+    q, k, v = joined.inputs
+    if q is None or k is None or v is None or q.op is not ops.rms_norm or k.op is not ops.rms_norm or not v.inputs:
+        return step
+    q_heads, k_heads, x = q.inputs[0], k.inputs[0], v.inputs[0]
+    if q_heads is None or k_heads is None or x is None or x.spec != joined.spec:
+        return step
+    is_split = (
+        _is_part(q_heads, x, 2, 0, heads)
+        and _is_part(k_heads, x, 2, heads, heads + kv_heads)
+        and _is_part(v, x, 2, heads + kv_heads, total)
+    )
+    of_q, of_k = (n.inputs[1] if len(n.inputs) > 1 else None for n in (q, k))
+    is_like = all(w is None or w.spec.dtype is x.spec.dtype for w in (of_q, of_k))
+    readers = {joined: {step.nodes[0]}, q: {joined}, k: {joined}, v: {joined}, q_heads: {q}, k_heads: {k}}
+    is_private = all(users[n] == by and n not in graph.roots for n, by in readers.items())
+    if not (is_split and is_like and is_private):
+        return step
+    norms = HeadNorms(of_q, of_k, dict(q.attrs)["eps"], dict(k.attrs)["eps"])
+    return step._replace(x=x, nodes=(q_heads, q, k_heads, k, v, joined, *step.nodes), norms=norms)
 
 
 def _is_part(n: Node, base: Node, axis: int, first: int, end: int) -> bool:

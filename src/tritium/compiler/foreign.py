@@ -101,7 +101,11 @@ class ForeignProgram:
         """
         settled = t.places.op is ops.given
         x, cos, sin, cache, places = (env[n] for n in (t.x, t.cos, t.sin, t.cache, t.places))
-        value = self.backend.attend_new(x, cos, sin, cache, places, t.scale, settled)
+        norms = t.norms
+        if norms is not None:
+            of_q, of_k = (None if n is None else env[n] for n in (norms.of_q, norms.of_k))
+            norms = norms._replace(of_q=of_q, of_k=of_k)
+        value = self.backend.attend_new(x, cos, sin, cache, places, t.scale, settled, norms)
         return {t.update: cache, t.attention: _held(self.backend, value, t.attention.spec)}
 
     def __call__(self, *args: Tensor) -> Any:

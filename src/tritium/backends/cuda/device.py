@@ -23,7 +23,7 @@ from tritium.backends.cuda import rows as cuda_rows
 from tritium.backends.cuda.graph import Graphs, in_graph, in_own_graph
 from tritium.backends.torch.device import Block, Torch
 from tritium.backends.torch.space import Space, Value
-from tritium.backends.values.device import Form, is_whole
+from tritium.backends.values.device import Form, HeadNorms, is_whole
 from tritium.buffer import Array
 from tritium.dtype import DType
 from tritium.errors import DeviceError, OutOfMemoryError
@@ -185,9 +185,10 @@ class Cuda(Torch):
         return self.has_triton and cuda_rows.takes_new(self.space, x, cache, places, interleaved)
 
     def attend_new(
-        self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool
-    ) -> Value:
-        """Run rope, cache update and attention of new tokens as one launch.
+        self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool,
+        norms: HeadNorms[Array] | None = None,
+    ) -> Value:  # fmt: skip
+        """Run rope, cache update and attention of new tokens as one launch, the norms of heads as one before it.
 
         What is settled in a program is settled on the device only where its kernels are one graph, which starts when
         all work before it has ended.
@@ -197,7 +198,10 @@ class Cuda(Torch):
         settled &= value is before  # a fresh copy is not settled
         value = value.reshape(cache.shape)
         operands = (*(self.array(a) for a in (x, cos, sin)), value, self.array(places))
-        return self.on_device(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph())
+        if norms is not None:
+            of_q, of_k = (None if w is None else self.array(w) for w in (norms.of_q, norms.of_k))
+            norms = norms._replace(of_q=of_q, of_k=of_k)
+        return self.on_device(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph(), norms)
 
     def refuses(self, body: Fragment) -> str | None:
         if not self.has_triton:

@@ -26,6 +26,7 @@ from tritium.backends.reference.attention import factor_of, outside
 from tritium.backends.torch import unsigned as torch_unsigned
 from tritium.backends.torch.products import steady
 from tritium.backends.torch.space import Space, Value
+from tritium.backends.values.device import HeadNorms
 from tritium.backends.values.elements import one_axis
 from tritium.backends.values.mixers import check_turns
 from tritium.fragment import Fragment
@@ -106,10 +107,13 @@ def takes_new(space: Space, x: Spec, cache: Spec, places: Spec, interleaved: boo
 
 
 def attend_new(
-    space: Space, x: Value, cos: Value, sin: Value, cache: Value, places: Value, scale: float | None, settled: bool
-) -> Value:
-    """Run these three ops as one launch, on the cache in place."""
+    space: Space, x: Value, cos: Value, sin: Value, cache: Value, places: Value, scale: float | None, settled: bool,
+    norms: HeadNorms[Value] | None = None,
+) -> Value:  # fmt: skip
+    """Run these three ops as one launch, on the cache in place, after one of the norms if there are any."""
     _check_places(space, places, cache, x.shape[1], "update_cache")
+    if norms is not None:
+        x = _module("attention.cache").norm(x, norms, cache.shape[1] // 2)
     run = steady(space, _module("attention.attend").attend_new)
     result: Value = run(x, cos, sin, cache, places, factor_of(x.shape[-1], scale), settled)
     return result

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property, reduce
 from operator import or_
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,17 @@ from tritium.errors import BoundsError, DeviceError, OutOfMemoryError, TritiumEr
 from tritium.layout import Layout, Shape, is_contiguous
 from tritium.machine.facts import memory_limit
 from tritium.op import Op, Spec, Specs, exact, make_room
+
+T = TypeVar("T")
+
+
+class HeadNorms(NamedTuple, Generic[T]):
+    """The norms of the heads of Q and of K before they are turned: their weights, and what is added to the mean of squares."""
+
+    of_q: T | None
+    of_k: T | None
+    q_eps: float
+    k_eps: float
 
 
 class Doubt(NamedTuple):
@@ -290,11 +301,12 @@ class ValueBackend(Backend):
         return False
 
     def attend_new(
-        self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool
-    ) -> Any:
-        """One new token a sequence, in a program: its heads x [batch, 1, heads + 2 kv heads, D] of Q, K and V are turned but for V,
-        those of K and V are written to the cache where it lies, and those of Q attend to it; the value of the attention.
-        settled: nothing in the program writes the cache or the places before."""
+        self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool,
+        norms: HeadNorms[Array] | None = None,
+    ) -> Any:  # fmt: skip
+        """One new token a sequence, in a program: its heads x [batch, 1, heads + 2 kv heads, D] of Q, K and V are normalised, if
+        there are norms, and turned but for V, those of K and V are written to the cache where it lies, and those of Q attend to
+        it; the value of the attention. settled: nothing in the program writes the cache or the places before."""
         raise self._untold("how to attend to new tokens in one call")
 
     # -- checks of values

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tritium.ops import rope, update_cache
+from tritium.backends.values.device import HeadNorms
+from tritium.ops import rms_norm, rope, update_cache
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled
 
 torch = pytest.importorskip("torch", reason="caches on CUDA need PyTorch: pip install torch triton")
@@ -105,6 +106,39 @@ def test_blocks_outside_a_cache_are_found_and_not_written() -> None:
     assert kernels().outside(cache, given_places, 2).tolist() == [False, False, True, True, True, True]
     kernels().write(cache, torch.ones(6, 2, 1, 4, device=PLACE), given_places)
     assert cache.sum((1, 2, 3)).tolist() == [4, 4, 4, 0]
+
+
+@runs
+@pytest.mark.parametrize(("batch", "heads", "shared", "size"), [(1, 4, 2, 128), (3, 3, 1, 20), (2, 1, 1, 7)])
+def test_norms_of_heads_have_the_bits_of_the_reference(batch: int, heads: int, shared: int, size: int) -> None:
+    rng = np.random.default_rng(size)
+    wide = rng.standard_normal((batch, 1, heads + 2 * shared, size + 3)).astype(np.float32)
+    x, of_q, of_k = wide[..., :size], *rng.standard_normal((2, size)).astype(np.float32)
+    x[0, 0, 0, :2] = [0.0, 3e-20]
+    x[-1, 0, heads] = 0.0
+    for weights in ((of_q, of_k), (None, of_k), (None, None)):
+        want = x.copy()
+        for part, w, eps in ((slice(heads), weights[0], 1e-6), (slice(heads, heads + shared), weights[1], 1e-5)):
+            want[:, :, part] = by_reference(rms_norm, np.empty_like(x[:, :, part]), x[:, :, part], w, eps=eps)
+        norms = HeadNorms(*(None if w is None else there(w) for w in weights), 1e-6, 1e-5)
+        got = kernels().norm(there(wide)[..., :size], norms, shared)
+        np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+@compiles
+def test_norms_of_heads_compile() -> None:
+    given_ = dict.fromkeys(("x", "of_q", "of_k", "out"), "*fp32")
+    fixed = {
+        "SIZE": 128,
+        "WIDE": 128,
+        "ROWS": 4,
+        "Q_EPS": 1e-6,
+        "K_EPS": 1e-6,
+        "Q_WEIGHT": True,
+        "K_WEIGHT": True,
+        "EARLY": True,
+    }
+    assert spilled(built(kernels().norm_kernel, given_, fixed, 90, num_warps=4, enable_fp_fusion=False)) == 0
 
 
 @runs

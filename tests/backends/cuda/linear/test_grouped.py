@@ -99,8 +99,9 @@ def test_tiles_of_warpgroups_have_the_bits_of_the_reference(
     monkeypatch: pytest.MonkeyPatch, n: int, k: int, m: int, group: int, cut: ct.Tiles
 ) -> None:
     monkeypatch.setattr(ct, "group_config", lambda *_: cut)
-    check(n, k, m, group, "token")
-    check(n, k, m, group, "token", biased=False, to=np.float32)
+    for activations in ("token", "group") if cut.tokens <= ct.BY_TOKENS else ("token",):
+        check(n, k, m, group, activations)
+        check(n, k, m, group, activations, biased=False, to=np.float32)
 
 
 @pytest.mark.skipif(not CUDA, reason="runs on CUDA alone")
@@ -145,10 +146,12 @@ def test_one_token_has_two_programs_on_each_multiprocessor_whose_weights_fit_in_
     assert ct.lone_for(2560, 13824, 64, 132) is None
     assert ct.lone_for(2560, 32768, 128, 132) is None
     assert ct.lone_for(1 << 20, 1024, 128, 132) is None
+    assert ct.lone_for(4096, 12288, 128, 132, by_group=True) == ct.Lone(16, 32, 8)
+    assert ct.lone_for(24576, 4096, 128, 132, by_group=True) is None
 
 
 @pytest.mark.skipif(not CUDA, reason="runs on CUDA alone")
-@pytest.mark.parametrize(("n", "k", "group"), [(300, 2624, 64), (77, 6912, 128)])
+@pytest.mark.parametrize(("n", "k", "group"), [(300, 2624, 64), (33, 320, 128), (77, 6912, 128)])
 def test_one_token_is_normed_and_quantised_as_by_a_launch_of_its_own(n: int, k: int, group: int) -> None:
     rng = np.random.default_rng(n)
     _, made, scale = layer(rng, n, k, group)
@@ -156,6 +159,13 @@ def test_one_token_is_normed_and_quantised_as_by_a_launch_of_its_own(n: int, k: 
     norm, of_rows = ct.Norm(weight, 1e-6), torch.from_numpy(scale).to(PLACE)
     found = ct.linear(x, made, of_rows, None, torch.float32, group, norm)
     assert torch.equal(found, ct.product(ct.quantise(x, norm), made, of_rows, None, torch.float32, group))
+    found = ct.linear(
+        x, made, of_rows, None, torch.float32, group, norm if ct.norms_groups(k, group) else None, by_group=True
+    )
+    tokens = ct.quantise_lines(x, group, norm if ct.norms_groups(k, group) else None)
+    assert torch.equal(found, ct.product(tokens, made, of_rows, None, torch.float32, group, by_group=True))
+    x[0, k // 2] = float("nan")
+    assert ct.linear(x, made, of_rows, None, torch.float32, group, by_group=True).isnan().all()
 
 
 def test_few_tokens_are_multiplied_by_fragments_on_hopper() -> None:
@@ -166,7 +176,8 @@ def test_few_tokens_are_multiplied_by_fragments_on_hopper() -> None:
         assert isinstance(ct.group_config(n, k, 32, 132), ct.Pieces) == faster
     assert ct.group_config(4096, 4096, 64, 132) == ct.group_tiles_for(4096, 4096, 64, 132)
     assert ct.group_config(4096, 4096, 32, 132, by_group=True) == ct.Pieces(2, 4, 1, 2)
-    assert ct.group_config(4096, 4096, 64, 132, by_group=True) is None
+    assert ct.group_config(4096, 4096, 64, 132, by_group=True) == ct.group_tiles_for(4096, 4096, 64, 132)
+    assert ct.group_tiles_for(4096, 4096, 2048, 132, by_group=True).tokens == ct.BY_TOKENS
     assert ct.group_config(4096, 1 << 16, 2, 132) is None
     assert isinstance(ct.group_config(4096, 1 << 16, 16, 132), ct.Tiles)
 
@@ -250,8 +261,12 @@ def test_kernels_compile_for_hopper_without_spills(cut: tuple[int, int, int], gr
 
 
 @compiles
-@pytest.mark.parametrize(("cut", "group"), [(ct.Tiles(16, 4), 128), (ct.Tiles(64, 1), 64), (ct.Tiles(128, 1), 128)])
-def test_tiles_of_warpgroups_compile_for_hopper_without_spills(cut: ct.Tiles, group: int) -> None:
+@pytest.mark.parametrize(
+    ("cut", "group", "by_group"),
+    [(ct.Tiles(16, 4), 128, False), (ct.Tiles(64, 1), 64, False), (ct.Tiles(128, 1), 128, False),
+     (ct.Tiles(64, 1), 128, True), (ct.Tiles(32, 2), 64, True)],
+)  # fmt: skip
+def test_tiles_of_warpgroups_compile_for_hopper_without_spills(cut: ct.Tiles, group: int, by_group: bool) -> None:
     from triton.experimental.gluon import language as gl
 
     from tritium.backends.cuda.linear import group_tiles
@@ -273,9 +288,10 @@ def test_tiles_of_warpgroups_compile_for_hopper_without_spills(cut: ct.Tiles, gr
         "STAGES": stages,
         "SPLIT": cut.split,
         "BIAS": 1,
+        "BY": by_group,
         "REGISTERS": 240,
     }
-    even = ["N", *(name for name, kind in kinds.items() if kind.startswith("*"))]
+    even = ["N", "APART", *(name for name, kind in kinds.items() if kind.startswith("*"))]
     made = built(group_tiles.group_tiles, kinds, fixed, 90, even, num_warps=4, maxnreg=168, enable_fp_fusion=False)
     assert made.asm["ptx"].count("wgmma.wait_group") < made.asm["ptx"].count("wgmma.mma_async")
     assert spills_at_most(made, 0)
@@ -306,8 +322,9 @@ def test_fragments_with_groups_compile_for_hopper_without_spills(cut: ct.Pieces,
 
 
 @compiles
-@pytest.mark.parametrize(("k", "group"), [(6912, 64), (13824, 128)])
-def test_one_token_of_floats_compiles_for_hopper_without_spills(k: int, group: int) -> None:
+@pytest.mark.parametrize("by_group", [False, True])
+@pytest.mark.parametrize(("k", "group"), [(320, 128), (6912, 64), (13824, 128)])
+def test_one_token_of_floats_compiles_for_hopper_without_spills(k: int, group: int, by_group: bool) -> None:
     from tritium.backends.cuda.linear import gemv
 
     c = ct.lone_for(4096, k, group, 132)
@@ -319,6 +336,7 @@ def test_one_token_of_floats_compiles_for_hopper_without_spills(k: int, group: i
         "BN": c.rows,
         "TK": c.lanes,
         "GROUP": group,
+        "BY": by_group,
         "EPS": 1e-6,
         "NORM": 2,
         "BIAS": 1,

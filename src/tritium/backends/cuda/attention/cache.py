@@ -1,4 +1,4 @@
-"""Writes of new tokens to KV caches by Triton kernels: rotate heads, write them to their places, check those places.
+"""Writes of new tokens to KV caches by Triton kernels: norm and rotate heads, write them to their places, check those places.
 
 Knows nothing of storages, Tritium's tensors or graphs. The place of each sequence is read on the device: nothing waits
 for the host. Rows of places with more than three columns hold the blocks of a sequence in a paged cache.
@@ -15,6 +15,7 @@ import triton.language as tl
 from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.keys import fix_cache_keys
 from tritium.backends.cuda.order import begin
+from tritium.backends.values.device import HeadNorms
 
 PLACE = 3  # slot, start and count of a sequence; what stands behind them in its row are its blocks
 
@@ -84,6 +85,54 @@ def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> No
         SIZE=size, WIDE=triton.next_power_of_2(size), BLOCK=block, BATCH=triton.next_power_of_2(batch), num_warps=1,
         **gpu(cache.device).starting,
     )  # fmt: skip
+
+
+# ---- norms of heads
+
+
+@triton.jit
+def norm_kernel(
+    x, of_q, of_k, out, every, q_heads, k_heads, x_batch, x_head, SIZE: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    Q_EPS: tl.constexpr, K_EPS: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Compute out [batch, every, SIZE]: the heads of Q and K by their root mean square, step by step as `rms_norm`, those of V as they are.
+
+    A CTA takes ROWS heads.
+    """
+    begin(EARLY)
+    b, h, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
+    there = (h < every)[:, None] & (d < SIZE)[None, :]
+    is_q, is_k = (h < q_heads)[:, None], ((h >= q_heads) & (h < q_heads + k_heads))[:, None]
+    v = tl.load(x + b * x_batch + h[:, None] * x_head + d[None, :], mask=there, other=0.0)
+    wide = v.to(tl.float64)
+    each = tl.full((), 1.0, tl.float64) / SIZE
+    eps = tl.where(is_q, tl.full((), Q_EPS, tl.float64), tl.full((), K_EPS, tl.float64))
+    mean = tl.sum(wide * wide, 1)[:, None] * each + eps
+    weight = tl.full((ROWS, WIDE), 1.0, tl.float32)
+    if Q_WEIGHT:
+        weight = tl.where(is_q, tl.load(of_q + d, mask=d < SIZE, other=0.0)[None, :], weight)
+    if K_WEIGHT:
+        weight = tl.where(is_k, tl.load(of_k + d, mask=d < SIZE, other=0.0)[None, :], weight)
+    normed = v * tl.rsqrt(mean).to(tl.float32) * weight
+    y = tl.where(is_q | is_k, normed, v)
+    tl.store(out + (b * every + h[:, None]) * SIZE + d[None, :], y, mask=there)
+
+
+NORM_ROWS = 4  # heads of a CTA: one for each of its warps
+
+
+def norm(x: torch.Tensor, norms: HeadNorms[torch.Tensor], shared: int) -> torch.Tensor:
+    """Return the heads [batch, 1, heads + 2 kv heads, size] of Q, K and V, in f32, those of Q and K normalised."""
+    batch, _, every, size = x.shape
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    of_q, of_k = (out if w is None else w.contiguous() for w in norms[:2])
+    norm_kernel[(batch, triton.cdiv(every, NORM_ROWS))](
+        x, of_q, of_k, out, every, every - 2 * shared, shared, x.stride(0), x.stride(2), SIZE=size, WIDE=triton.next_power_of_2(size),
+        ROWS=NORM_ROWS, Q_EPS=norms.q_eps, K_EPS=norms.k_eps, Q_WEIGHT=norms.of_q is not None, K_WEIGHT=norms.of_k is not None,
+        num_warps=4, enable_fp_fusion=False, **gpu(x.device).starting,
+    )  # fmt: skip
+    return out
 
 
 # ---- rotary positions

@@ -167,6 +167,27 @@ def _read(x, column, inside):
 
 
 @gluon.jit
+def _normed(v, by, shared, K: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr):
+    """Return the parts of a token divided by their root mean square, times `by` where NORM is 2."""
+    squares = _squares(v[0])
+    for i in gl.static_range(1, len(v)):
+        squares += _squares(v[i])
+    norm = gl.rsqrt(_of_all(squares, shared, False) * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(gl.float32)
+    result = ()
+    for i in gl.static_range(len(v)):
+        result = result + ((v[i] * norm * by[i] if NORM == 2 else v[i] * norm),)
+    return result
+
+
+@gluon.jit
+def _packed(v, steps, L: gl.constexpr):
+    """Return the integers nearest to v times steps, the four of a row as one word."""
+    a, b, c, d = _fours(v * steps + ROUND)
+    words = gl.inline_asm_elementwise(PACKED, "=r,r,r,r,r", [a, b, c, d], dtype=gl.int32, is_pure=True, pack=1)
+    return gl.convert_layout(words, gl.SliceLayout(1, L), assert_trivial=True)
+
+
+@gluon.jit
 def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
                EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, LINED: gl.constexpr):  # fmt: skip
     """Write a token as words of int8 to shared memory, WIDE a plane; return them, its sum and its scale.
@@ -198,16 +219,7 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
             positive = gl.where(rest[i] < 0.0, 0.0, rest[i])
             v = v + (positive * positive * other[i],)
     if NORM > 0:
-        squares = _squares(v[0])
-        for i in gl.static_range(1, PARTS):
-            squares += _squares(v[i])
-        norm = gl.rsqrt(_of_all(squares, of_squares, False) * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(
-            gl.float32
-        )
-        rest = v
-        v = ()
-        for i in gl.static_range(PARTS):
-            v = v + ((rest[i] * norm * by[i] if NORM == 2 else rest[i] * norm),)
+        v = _normed(v, by, of_squares, K, EPS, NORM)
     sizes = _sizes(v[0])
     for i in gl.static_range(1, PARTS):
         sizes = gl.maximum(sizes, _sizes(v[i]))
@@ -218,15 +230,60 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
     packed = ()
     summed = gl.zeros([PART], gl.int32, gl.SliceLayout(1, L))
     for i in gl.static_range(PARTS):
-        a, b, c, d = _fours(v[i] * steps + ROUND)
-        part = gl.inline_asm_elementwise(PACKED, "=r,r,r,r,r", [a, b, c, d], dtype=gl.int32, is_pure=True, pack=1)
-        packed = packed + (gl.convert_layout(part, gl.SliceLayout(1, L), assert_trivial=True),)
+        packed = packed + (_packed(v[i], steps, L),)
         summed = _signed(packed[i], gl.full_like(packed[i], 0x01010101), summed)
     words.store(_one_after_another(packed))
     summed = _of_all(summed, of_sums, False)
     of_squares._keep_alive()  # each has memory of its own: overlapping ones would need another barrier
     of_sizes._keep_alive()
     return words, summed, gl.where(whole, gl.div_rn(largest, 127.0), float("nan"))
+
+
+@gluon.jit
+def _quantised_by_groups(
+    x, weight, K: gl.constexpr, LINES: gl.constexpr, GROUP: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr
+):
+    """Write a token as words of int8 to shared memory, in planes of `cuda.linear.grouped`, of each at least LINES lines of 128 columns.
+
+    Return them, and the scales of all lines, or those of their first halves, then of the second. A warp has whole lines.
+    """
+    WARPS: gl.constexpr = gl.num_warps()
+    PART: gl.constexpr = 32 * WARPS
+    PARTS: gl.constexpr = (LINES + WARPS - 1) // WARPS
+    WIDE: gl.constexpr = next_power_of_2(PARTS) * WARPS
+    HALVES: gl.constexpr = 128 // GROUP
+    L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [WARPS, 1], [1, 0])
+    thread = gl.arange(0, PART, layout=gl.SliceLayout(1, L))
+    of_word = gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
+    of_squares, words = _line(gl.float64, WARPS), _line(gl.int32, WIDE * 32)
+    v = ()
+    by = ()
+    for i in gl.static_range(PARTS):  # all loads are issued together
+        column = gl.expand_dims(thread + i * PART, 1) * 4 + of_word
+        v = v + (_read(x, column, column < K),)
+        if NORM == 2:
+            by = by + (_read(weight, column, column < K),)
+    if NORM > 0:
+        v = _normed(v, by, of_squares, K, EPS, NORM)
+    packed = ()
+    scales = ()
+    for i in gl.static_range(PARTS):
+        sizes = gl.reshape(_sizes(v[i]), [WARPS, HALVES, 32 // HALVES])
+        bits = gl.max(sizes, 2)
+        whole = bits < INFINITE  # else the scale is no number, and neither is any result
+        largest = gl.maximum(gl.where(whole, bits, 0).to(gl.float32, bitcast=True), SMALLEST)
+        _, steps = gl.broadcast(sizes, gl.expand_dims(gl.div_rn(127.0, largest), 2))
+        steps = gl.convert_layout(gl.reshape(steps, [PART]), gl.SliceLayout(1, L), assert_trivial=True)
+        packed = packed + (_packed(v[i], gl.expand_dims(steps, 1), L),)
+        scales = scales + (gl.reshape(gl.where(whole, gl.div_rn(largest, 127.0), float("nan")), [WARPS * HALVES]),)
+    planes = gl.permute(gl.reshape(_one_after_another(packed), [WIDE, 4, 8]), (1, 0, 2))
+    words.store(gl.reshape(planes, [WIDE * 32]))
+    halves = gl.permute(gl.reshape(_one_after_another(scales), [WIDE, HALVES]), (1, 0))
+    of_groups = _line(gl.float32, HALVES * WIDE)
+    of_groups.store(gl.reshape(halves, [HALVES * WIDE]))
+    barrier()
+    of_squares._keep_alive()  # it has memory of its own: what overlaps would need another barrier
+    return words, of_groups
 
 
 @gluon.jit
@@ -345,10 +402,10 @@ def _line_sums(part):
 
 
 @gluon.jit
-def _terms(w, a, by):
+def _terms(w, a, by, of_token):
     """Return the terms of groups of columns, [rows, groups]: a lane has half of the columns of 128.
 
-    by: the scales of these, or those of their halves.
+    by: the scales of these, or those of their halves; of_token: the same of the token, or none.
     """
     totals = gl.inline_asm_elementwise(TWO_TOTALS, OF_TOTALS, a, dtype=(gl.int32, gl.int32), is_pure=True, pack=4)
     sums = gl.inline_asm_elementwise(
@@ -356,10 +413,29 @@ def _terms(w, a, by):
     )
     low, high = sums[0] - totals[0], sums[1] - totals[1]
     if len(by) == 1:
-        result = _line_sums(low + high).to(gl.float32) * by[0]
+        result = _scaled(low + high, by, of_token, 0)
     else:
-        halves = gl.join(_line_sums(low).to(gl.float32) * by[0], _line_sums(high).to(gl.float32) * by[1])
+        halves = gl.join(_scaled(low, by, of_token, 0), _scaled(high, by, of_token, 1))
         result = gl.reshape(halves, [w.shape[0], w.shape[1] // 4])
+    return result
+
+
+@gluon.jit
+def _scaled(part, by, of_token, h: gl.constexpr):
+    """Return the sums of lines times the scales of half h of them."""
+    result = _line_sums(part).to(gl.float32) * by[h]
+    if len(of_token) > 0:
+        result = result * of_token[h]
+    return result
+
+
+@gluon.jit
+def _of_lines(of_groups, first: gl.constexpr, COUNT: gl.constexpr, HALVES: gl.constexpr, G: gl.constexpr):
+    """Load the scales of a token for COUNT lines from the first on, or those of both halves of these."""
+    WIDE: gl.constexpr = of_groups.shape[0] // HALVES
+    result = ()
+    for h in gl.static_range(HALVES):
+        result = result + (gl.expand_dims(of_groups.slice(h * WIDE + first, COUNT).load(gl.SliceLayout(0, G)), 0),)
     return result
 
 
@@ -410,19 +486,35 @@ def _columns(t):
 
 
 @gluon.jit
+def _in_order(terms, KW: gl.constexpr, GROUP: gl.constexpr):
+    """Return the sum of the terms of each row: those of a block one after another, then the sums of blocks. One thread has those of a row."""
+    for _ in gl.static_range(next_power_of_2(len(terms)) - len(terms)):
+        terms = terms + (gl.zeros_like(terms[0]),)
+    ALL: gl.constexpr = terms[0].shape[1] * len(terms)
+    TO: gl.constexpr = gl.BlockedLayout([1, ALL], [32, 1], [gl.num_warps(), 1], [1, 0])
+    each = _columns(gl.convert_layout(_beside(terms), TO))
+    y = gl.zeros_like(each[0])
+    for b in gl.static_range((KW + 63) // 64):
+        block = each[b * (1024 // GROUP)]
+        for i in gl.static_range(1, 1024 // GROUP):
+            block = block + each[b * (1024 // GROUP) + i]
+        y = y + block
+    return gl.reshape(y, [y.shape[0]])
+
+
+@gluon.jit
 def group_gemv(
     w, x, weight, scale, bias, out, N, GROUPS, K: gl.constexpr, KW: gl.constexpr, BN: gl.constexpr, TK: gl.constexpr,
-    GROUP: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr, BIAS: gl.constexpr,
+    GROUP: gl.constexpr, BY: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr, BIAS: gl.constexpr,
 ):  # fmt: skip
     """Multiply one token of floats, as `gemv` does, with BN rows a CTA whose weights have a scale for each GROUP of columns.
 
-    w: lines as in `cuda.linear.grouped`. TK lanes, 16 or 32, along a row: one or two blocks of 1,024 columns at a time.
-    Terms meet in one thread for each row, which adds them in order.
+    w: lines as in `cuda.linear.grouped`. BY: the token has a scale for each group too. TK lanes, 16 or 32, along a row:
+    one or two blocks of 1,024 columns at a time. Terms meet in one thread for each row, which adds them in order.
     """
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps(), 1], [1, 0])
     BK: gl.constexpr = TK * 4
     COUNT: gl.constexpr = (KW + BK - 1) // BK
-    EACH: gl.constexpr = BK * 16 // GROUP
     may_start()
     rn = gl.minimum(gl.program_id(0) * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, L)), N - 1)
     rk = gl.arange(0, BK, layout=gl.SliceLayout(0, L))
@@ -440,25 +532,24 @@ def group_gemv(
     by = ()
     for i in gl.static_range(COUNT):
         by = by + (_scales_of(scale, i * (BK // 8) + line, near, N, GROUPS, 128 // GROUP),)
-    words, _, of_token = _quantised(x, x, weight, K, KW, COUNT * BK, 4, EPS, NORM, False, True)
+    WIDE: gl.constexpr = COUNT * BK
+    if BY:
+        words, of_groups = _quantised_by_groups(x, weight, K, WIDE // 8, GROUP, EPS, NORM)
+    else:
+        words, _, of_token = _quantised(x, x, weight, K, KW, WIDE, 4, EPS, NORM, False, True)
+    PLANE: gl.constexpr = words.shape[0] // 4 if BY else WIDE
     terms = ()
     for i in gl.static_range(COUNT):
         a = ()
         for s in gl.static_range(4):
-            a = a + (_shared(words, rk, s, i, COUNT * BK, BK),)
-        terms = terms + (_terms(ws[i], a, _as_floats(by[i])),)
-    for _ in gl.static_range(next_power_of_2(COUNT) - COUNT):
-        terms = terms + (gl.zeros_like(terms[0]),)
-    ALL: gl.constexpr = EACH * len(terms)
-    TO: gl.constexpr = gl.BlockedLayout([1, ALL], [32, 1], [gl.num_warps(), 1], [1, 0])
-    each = _columns(gl.convert_layout(_beside(terms), TO))
-    y = gl.zeros_like(each[0])
-    for b in gl.static_range((KW + 63) // 64):
-        block = each[b * (1024 // GROUP)]
-        for i in gl.static_range(1, 1024 // GROUP):
-            block = block + each[b * (1024 // GROUP) + i]
-        y = y + block
-    y = gl.reshape(y, [BN]) * of_token
+            a = a + (_shared(words, rk, s, i, PLANE, BK),)
+        of_lines = ()
+        if BY:
+            of_lines = _of_lines(of_groups, i * (BK // 8), BK // 8, 128 // GROUP, G)
+        terms = terms + (_terms(ws[i], a, _as_floats(by[i]), of_lines),)
+    y = _in_order(terms, KW, GROUP)
+    if not BY:
+        y = y * of_token
     to = gl.program_id(0) * BN + gl.arange(0, BN, layout=y.type.layout)
     if BIAS > 0:
         y = y + gl.load(bias + to, mask=to < N, other=0.0).to(gl.float32)

@@ -40,19 +40,16 @@ ARRIVE = gl.constexpr("""{
     @first atom.global.acq_rel.gpu.add.u32 $0, [$2], 1;
 }""")
 # An integer below 2**22 plus the bits of 1.5 * 2**23 is that float plus the integer: conversions have an eighth of the rate of additions.
-PLUS_TERM = gl.constexpr("""{
-    .reg .b32 t;
-    add.s32 t, $2, 0x4b400000;
-    sub.rn.f32 t, t, 0f4b400000;
-    mul.rn.f32 t, t, $3;
-    add.rn.f32 $0, $1, t;
-}""")
-PLUS_FUSED = gl.constexpr("""{
-    .reg .b32 t;
-    add.s32 t, $2, 0x4b400000;
-    fma.rn.f32 t, t, $3, $4;
-    add.rn.f32 $0, $1, t;
-}""")
+_FLOAT = "sub.rn.f32 t, t, 0f4b400000; mul.rn.f32 t, t, $3;"
+PLUS = gl.constexpr(
+    tuple(
+        f"{{ .reg .b32 t; add.s32 t, $2, 0x4b400000; {scaled} add.rn.f32 $0, $1, t; }}"
+        for scaled in (
+            _FLOAT, f"{_FLOAT} mul.rn.f32 t, t, $4;", "fma.rn.f32 t, t, $3, $4;", "fma.rn.f32 t, t, $3, $4; mul.rn.f32 t, t, $5;"
+        )
+    )
+)  # fmt: skip
+OF_PLUS = gl.constexpr(("=r,r,r,r", "=r,r,r,r,r", "=r,r,r,r,r", "=r,r,r,r,r,r"))
 MAGIC = gl.constexpr(12582912.0)
 FETCH = gl.constexpr("ld.global.cg.v4.s32 {$0, $1, $2, $3}, [$4];")
 
@@ -88,22 +85,23 @@ def _scales(of_scale, unit, GROUPS):
 
 
 @gluon.jit
-def _plus_term(block, acc, by):
-    """Return block plus acc times the scales of rows, one rounding each.
+def _plus_term(block, acc, by, of_token, BY: gl.constexpr):
+    """Return block plus acc times the scales of rows, with BY times those of tokens too, one rounding each.
 
     As assembly that is not pure, it stays where it is: later, sums of all groups of a unit would take registers at once. A scale of
     f16 times 1.5 * 2**23 is exact, so that one multiply-add subtracts it and rounds the product once.
     """
     of_rows = gl.expand_dims(by.to(gl.float32), 1)
     _, scales = gl.broadcast(acc, of_rows)
+    operands = (block, acc, scales)
     if by.dtype == gl.float16:
         _, less = gl.broadcast(acc, of_rows * -MAGIC)
-        return gl.inline_asm_elementwise(
-            PLUS_FUSED, "=r,r,r,r,r", [block, acc, scales, less], dtype=gl.float32, is_pure=False, pack=1
-        )
-    return gl.inline_asm_elementwise(
-        PLUS_TERM, "=r,r,r,r", [block, acc, scales], dtype=gl.float32, is_pure=False, pack=1
-    )
+        operands = operands + (less,)
+    if BY:
+        _, last = gl.broadcast(acc, gl.expand_dims(of_token, 0))
+        operands = operands + (last,)
+    WAY: gl.constexpr = (2 if by.dtype == gl.float16 else 0) + (1 if BY else 0)
+    return gl.inline_asm_elementwise(PLUS[WAY], OF_PLUS[WAY], operands, dtype=gl.float32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -137,12 +135,12 @@ def _unit_by_halves(block, codes, by, ready, free, x_bufs, it, STAGES: gl.conste
             following = _weights(codes, p + 1)
             mbarrier.wait(ready.index((it + 1) % STAGES), ((it + 1) // STAGES) & 1)
         acc = warpgroup_mma_wait(num_outstanding=1, deps=[first])
-        left = _plus_term(left, acc, by[p])
+        left = _plus_term(left, acc, by[p], 0, False)
         if p < 3:
             first = _times(following, x_bufs, (it + 1) % STAGES, 0, acc)
         acc = warpgroup_mma_wait(num_outstanding=1 if p < 3 else 0, deps=[second])
         mbarrier.arrive(free.index(it % STAGES), count=1)
-        right = _plus_term(right, acc, by[p])
+        right = _plus_term(right, acc, by[p], 0, False)
         if p < 3:
             second = _times(following, x_bufs, (it + 1) % STAGES, 1, acc)
         it += 1
@@ -150,8 +148,13 @@ def _unit_by_halves(block, codes, by, ready, free, x_bufs, it, STAGES: gl.conste
 
 
 @gluon.jit
-def _unit_in_turns(block, codes, by, ready, free, x_bufs, it, STAGES: gl.constexpr):
-    """Add the terms of a unit to block, whose one tensor has all tokens: a group is scaled while the next is multiplied."""
+def _unit_in_turns(
+    block, codes, by, cells, g, GROUPS, APART, ready, free, x_bufs, it, STAGES: gl.constexpr, BY: gl.constexpr
+):
+    """Add the terms of a unit to block, whose one tensor has all tokens: a group is scaled while the next is multiplied.
+
+    BY: tokens have scales too, which begin at cells; its first group is g.
+    """
     zero = _zeros(1, block[0].shape[1], gl.int32)
     mbarrier.wait(ready.index(it % STAGES), (it // STAGES) & 1)
     running = _times(_weights(codes, 0), x_bufs, it % STAGES, 0, zero[0])
@@ -160,9 +163,12 @@ def _unit_in_turns(block, codes, by, ready, free, x_bufs, it, STAGES: gl.constex
         if p < 3:
             mbarrier.wait(ready.index((it + 1) % STAGES), ((it + 1) // STAGES) & 1)
             following = _times(_weights(codes, p + 1), x_bufs, (it + 1) % STAGES, 0, zero[0])
+        of_token = by[p]
+        if BY:
+            of_token = gl.load(cells + gl.minimum(g + p, GROUPS - 1) * APART)  # behind the last any
         acc = warpgroup_mma_wait(num_outstanding=1 if p < 3 else 0, deps=[running])
         mbarrier.arrive(free.index(it % STAGES), count=1)
-        total = _plus_term(total, acc, by[p])
+        total = _plus_term(total, acc, by[p], of_token, BY)
         if p < 3:
             running = following
         it += 1
@@ -170,8 +176,9 @@ def _unit_in_turns(block, codes, by, ready, free, x_bufs, it, STAGES: gl.constex
 
 
 @gluon.jit
-def _block(of_scale, by, ready_w, free_w, ready, free, w_bufs, x_bufs, unit, count, units, GROUPS, it_w, it,
-           HALVES: gl.constexpr, TOKENS: gl.constexpr, W: gl.constexpr, WIDE: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+def _block(of_scale, by, cells, ready_w, free_w, ready, free, w_bufs, x_bufs, unit, count, units, GROUPS, APART, it_w, it,
+           HALVES: gl.constexpr, TOKENS: gl.constexpr, W: gl.constexpr, WIDE: gl.constexpr, STAGES: gl.constexpr,
+           BY: gl.constexpr):  # fmt: skip
     """Return the sums of a block of so many units, the scales of the unit behind it, and the next steps."""
     block = _zeros(HALVES, TOKENS, gl.float32)
     left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=block[0].type.layout, k_width=4)
@@ -183,7 +190,9 @@ def _block(of_scale, by, ready_w, free_w, ready, free, w_bufs, x_bufs, unit, cou
         if HALVES == 2:
             block, it = _unit_by_halves(block, codes, by, ready, free, x_bufs, it, STAGES)
         else:
-            block, it = _unit_in_turns(block, codes, by, ready, free, x_bufs, it, STAGES)
+            block, it = _unit_in_turns(
+                block, codes, by, cells, u * 4, GROUPS, APART, ready, free, x_bufs, it, STAGES, BY
+            )
         mbarrier.arrive(free_w.index(s), count=1)
         by = late
         it_w += 1
@@ -238,14 +247,17 @@ def _sums_in(y_bufs, W: gl.constexpr, L: gl.constexpr):
 
 
 @gluon.jit
-def _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS: gl.constexpr, W: gl.constexpr):
-    """Scale the sums of a tile by those of tokens, add the bias and store them."""
+def _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS: gl.constexpr, BY: gl.constexpr,
+            W: gl.constexpr):  # fmt: skip
+    """Scale the sums of a tile by those of tokens if these have one, add the bias and store them."""
     L: gl.constexpr = y[0].type.layout
     TOKENS: gl.constexpr = y[0].shape[1]
     for h in gl.static_range(len(y)):
         to = off_m + h * TOKENS
         rm = to + gl.arange(0, TOKENS, layout=gl.SliceLayout(0, L))
-        value = y[h] * gl.expand_dims(gl.load(token_scale + rm, mask=rm < M, other=0.0), 0)
+        value = y[h]
+        if not BY:
+            value = value * gl.expand_dims(gl.load(token_scale + rm, mask=rm < M, other=0.0), 0)
         if BIAS == 1:
             rn = off_n + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
             value = value + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
@@ -254,8 +266,8 @@ def _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS: gl
 
 @gluon.jit
 def _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
-             STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
+             M, N, GROUPS, APART, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
+             STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, BY: gl.constexpr, W: gl.constexpr):  # fmt: skip
     """Multiply in warpgroup W its half of the rows of every tile."""
     TOKENS: gl.constexpr = BM // HALVES
     EACH: gl.constexpr = BLOCK // (4 * GROUP)
@@ -271,12 +283,17 @@ def _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token
         rn = gl.minimum(off_n + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L)), N - 1)
         of_scale = scale + rn * GROUPS
         by = _scales(of_scale, first * EACH, GROUPS)
+        cells = token_scale
+        if BY:
+            cells = token_scale + (off_m + gl.arange(0, TOKENS, layout=gl.SliceLayout(0, L)))
         own = partial + (tile * 2 + W).to(gl.int64) * (blocks * SIZE)
         y = _zeros(HALVES, TOKENS, gl.float32)
         for b in range(first, last):
             count = gl.minimum(units - b * EACH, EACH)
-            block, by, it_w, it = _block(of_scale, by, ready_w, free_w, ready, free, w_bufs, x_bufs, b * EACH, count, units, GROUPS,
-                                         it_w, it, HALVES, TOKENS, W, WIDE, STAGES)  # fmt: skip
+            block, by, it_w, it = _block(
+                of_scale, by, cells, ready_w, free_w, ready, free, w_bufs, x_bufs, b * EACH, count, units, GROUPS, APART,
+                it_w, it, HALVES, TOKENS, W, WIDE, STAGES, BY
+            )  # fmt: skip
             if SPLIT > 1:
                 leave(_as_bits(block), own + b * SIZE)
             elif HALVES == 1:
@@ -291,29 +308,29 @@ def _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token
                 gl.store(counts + tile * 2 + W, 0)
                 for b in range(blocks):
                     y = _plus_left(y, own + b * SIZE)
-                _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS, W)
+                _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS, BY, W)
         else:
             if HALVES == 2:
                 y = _sums_in(y_bufs, W, L)
-            _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS, W)
+            _finish(y, off_n, off_m, token_scale, bias, out, box, o_bufs, M, N, BIAS, BY, W)
     if box is not None:
         tma.store_wait(pendings=0)  # shared memory is theirs until they have read it
 
 
 @gluon.jit
 def _first(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box, partial, counts,
-           M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
-           STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+           M, N, GROUPS, APART, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
+           STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, BY: gl.constexpr):  # fmt: skip
     _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, 0)  # fmt: skip
+             M, N, GROUPS, APART, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, BY, 0)  # fmt: skip
 
 
 @gluon.jit
 def _second(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box, partial, counts,
-            M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
-            STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+            M, N, GROUPS, APART, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
+            STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, BY: gl.constexpr):  # fmt: skip
     _consume(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, 1)  # fmt: skip
+             M, N, GROUPS, APART, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, BY, 1)  # fmt: skip
 
 
 @gluon.jit
@@ -324,8 +341,8 @@ def _fetch_weights(w, w_bufs, bar, off_n, unit, s, pred, GROUP: gl.constexpr):
 
 @gluon.jit
 def _produce(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box, partial, counts,
-             M, N, GROUPS, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
-             STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+             M, N, GROUPS, APART, tiles, blocks, units, BM: gl.constexpr, GROUP: gl.constexpr, HALVES: gl.constexpr, WIDE: gl.constexpr,
+             STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, BY: gl.constexpr):  # fmt: skip
     """Fetch units of weights WIDE ahead and groups of tokens STAGES ahead; the first weights before the tokens are there."""
     tile, first, last = _job(gl.program_id(0), tiles, blocks, SPLIT)
     off_n, off_m = place_of(tile, M, N, 2 * ROWS, BM, 8)
@@ -357,11 +374,13 @@ def _produce(ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x,
 
 @gluon.jit(do_not_specialize=["M"])
 def group_tiles(
-    w, x, token_scale, scale, bias, out, box, partial, counts, M, N, GROUPS, BM: gl.constexpr, GROUP: gl.constexpr,
-    WIDE: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
+    w, x, token_scale, scale, bias, out, box, partial, counts, M, N, GROUPS, APART, BM: gl.constexpr, GROUP: gl.constexpr,
+    WIDE: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr, BIAS: gl.constexpr, BY: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Multiply tiles [128, BM] of out.T. w, x: descriptors of units of 64 rows, and of groups of BM tokens.
 
+    BY: tokens, up to 64 of a tile, have scales by group too, those of a group beside each other and of the next APART behind them.
     box: a descriptor of 64 rows and the tokens of a tensor of the results, where these are stored through shared memory; else None.
     """
     HALVES: gl.constexpr = 2 if BM > 64 else 1
@@ -393,11 +412,11 @@ def group_tiles(
     gl.warp_specialize(  # a tuple with a name would lose its constants
         [
             (_first, (ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box,
-                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS)),
+                partial, counts, M, N, GROUPS, APART, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, BY)),
             (_second, (ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box,
-                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS)),
+                partial, counts, M, N, GROUPS, APART, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, BY)),
             (_produce, (ready_w, free_w, ready, free, w_bufs, x_bufs, y_bufs, o_bufs, w, x, token_scale, scale, bias, out, box,
-                partial, counts, M, N, GROUPS, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS)),
+                partial, counts, M, N, GROUPS, APART, tiles, blocks, units, BM, GROUP, HALVES, WIDE, STAGES, SPLIT, BIAS, BY)),
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip

@@ -107,11 +107,14 @@ def tokens(
 
 @triton.jit
 def groups(
-    x, weight, q, scale, KP, K: tl.constexpr,
-    EPS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr,
+    x, weight, q, scale, KP, APART, K: tl.constexpr,
+    EPS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr, ACROSS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Compute q [M, KP] of x [M, K], with a scale for each GROUP of columns, [M, KP / GROUP]; columns from K to KP
     become 0.
+
+    ACROSS: those of a group are beside each other, and of the next APART behind them.
 
     One CTA takes BLOCK columns of a row, by the steps of `tokens` for each group; with a norm, all columns.
     """
@@ -135,7 +138,8 @@ def groups(
     tl.store(q + row * KP + o, tl.reshape(n, (BLOCK,)).to(tl.int8), mask=o < KP)
     group = tl.program_id(1) * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
     of_group = tl.where(whole, tl.div_rn(largest, 127.0), float("nan"))
-    tl.store(scale + row * (KP // GROUP) + group, of_group, mask=group < KP // GROUP)
+    place = group * APART + row if ACROSS else row * (KP // GROUP) + group
+    tl.store(scale + place, of_group, mask=group < KP // GROUP)
 
 
 @triton.jit
