@@ -184,7 +184,7 @@ def quantise_lines(x: Value, group: int, norm: Norm | None = None, across: bool 
             launch(
                 cuda_quantise.groups, (m, -(-wide // block)),
                 x, weight, q, scale, wide, scale.stride(1), K=k, EPS=eps, BLOCK=block, GROUP=group, NORM=kind, ACROSS=across,
-                **g.starting, **_options(g, max(block // 1024, 1)),
+                **g.starting, **_options(g, max(block // (256 if kind and m <= g.processors else 1024), 1)),
             )  # fmt: skip
     return Tokens(q, scale, scale, k)
 
