@@ -205,7 +205,7 @@ struct Blocks {
   const Product& p;
   int64_t strips, pairs;       // of tokens
   int64_t tall = 1, wide = 1;  // most strips and pairs of a cell
-  int64_t steps = 1, shares = 1, longest_share = 1;  // of the work; equal shares of it; the most cells of one
+  int64_t steps = 1, shares = 1, most_cells = 1;  // of the work; equal shares of it; the most cells of one
   int64_t chunks, longest;     // of columns; units of the longest
 
   explicit Blocks(const Product& product) : p(product) {
@@ -218,19 +218,20 @@ struct Blocks {
 
   // Work is a line of steps: all pairs of the first `tall` strips, then of the next ones. Each thread has an equal share,
   // which is cut into cells where other strips begin and after every `wide` pairs. A pair of a strip takes 1, reading and
-  // unpacking a strip 1.2, beginning with a pair of tokens 0.1. Threads are not equally fast: at the end they wait for half
-  // a cell. Two strips make results long enough to be handed over where they are.
+  // unpacking a strip 1.2, beginning with a pair of tokens 0.1. Threads are not equally fast: who is done takes what others
+  // have not begun, and at the end all wait for a cell that a slow one has just begun. Two strips are handed over together
+  // where they make whole blocks of a tape, whose results need not be copied.
   void choose_cells() {
-    constexpr int64_t kTallest = 6;
+    constexpr int64_t kTallest = 6, kTapeBlock = 128;
     int64_t least_time = INT64_MAX;
-    const int64_t threads = num_threads(), step = p.after && strips > 1 ? 2 : 1;
+    const int64_t threads = num_threads(), step = p.after && strips > 1 && 2 * rows % kTapeBlock == 0 ? 2 : 1;
     for (int64_t s = step; s <= least(kTallest, strips); s += step) {
       const int64_t all = ceil_div(strips, s) * pairs, share = ceil_div(all, threads);
       for (int64_t parts = 1; parts <= least(pairs, 4 * threads); ++parts) {
         const int64_t w = ceil_div(pairs, parts), pair = 10 * s + 1, strip = 12 * s;
         const bool even = all % threads == 0 && pairs % w == 0 && share % w == 0;  // no share begins within a cell
         const int64_t cells = even ? share / w : ceil_div(share - 1, w) + 1;
-        const int64_t time = 2 * (share * pair + cells * strip) + w * pair + strip;
+        const int64_t time = threads * (share * pair + cells * strip) + most(threads - 1, 1) * (w * pair + strip);
         if (time >= least_time) continue;
         least_time = time;
         tall = s;
@@ -239,7 +240,7 @@ struct Blocks {
     }
     steps = ceil_div(strips, tall) * pairs;
     shares = least(threads, steps);
-    for (int64_t i = 0; i < shares; ++i) longest_share = most(longest_share, cells_of(i));
+    for (int64_t i = 0; i < shares; ++i) most_cells = most(most_cells, cells_of(i));
   }
 
   // The step a share begins with, the cell that a step is in, and how many cells a share has.
@@ -277,11 +278,11 @@ struct Blocks {
   static void run(const Product& product) {
     if (product.units > kLongestSums) return stream<Piece<F>>(product);
     const Blocks work(product);
-    parallel_units(work.shares * work.longest_share, [&](int64_t begin, int64_t end) {
+    parallel_units(work.shares * work.most_cells, [&](int64_t begin, int64_t end) {
       const Workspace space(work.view_bytes() + work.sum_bytes() + work.result_bytes(), Need::must);
       configure_tiles(TileConfig(0, 16));
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t share = i / work.longest_share, index = i % work.longest_share;
+        const int64_t share = i / work.most_cells, index = i % work.most_cells;
         char* const sums = space.data() + work.view_bytes();
         work.run(work.cell_of(share, index), work.cell_of(share, index + 1), space.as<uint8_t>(),
                  reinterpret_cast<int32_t*>(sums), reinterpret_cast<float*>(sums + work.sum_bytes()));
