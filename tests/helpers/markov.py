@@ -115,7 +115,9 @@ class Slots:
     def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
         raise NotImplementedError
 
-    def extend_all(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def extend_all(
+        self, slots: Sequence[int], ids: Sequence[Sequence[int]], *, bounded: bool = False
+    ) -> list[np.ndarray]:
         before = [len(self.held[s]) for s in slots]
         try:
             return [self.extend(s, part) for s, part in zip(slots, ids, strict=True)]

@@ -492,11 +492,14 @@ class Session:
         self.adopt(slot, saved.tokens)
         return saved.tokens
 
-    def extend_all(self, slots: Sequence[int], ids: Sequence[Ids]) -> list[Logits]:
+    def extend_all(
+        self, slots: Sequence[int], ids: Sequence[Ids], *, bounded: bool = False
+    ) -> Sequence[Logits | Bounded]:
         """Append tokens to each of several slots; the logits [vocab] after the last of each. Prompts that are cheaper to read
-        together than one by one share the programs: one product over the tokens of all. If it fails, all slots are as before."""
+        together than one by one share the programs: one product over the tokens of all. If it fails, all slots are as before.
+        bounded: as for `extend`, of one slot."""
         if len(slots) == 1 == len(ids):
-            return [self.extend(slots[0], ids[0])]
+            return [self.extend_bounded(slots[0], ids[0]) if bounded else self.extend(slots[0], ids[0])]
         slots = [self._slot(slot) for slot in slots]
         if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
             raise ArgumentError(
@@ -542,21 +545,37 @@ class Session:
 
     def extend(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the logits [vocab] after the last of them. If it fails, the slot is as before."""
+        (logits,) = self._extended(slot, ids, self._programs.last)
+        return self._ended([slot], logits[:1])[0]
+
+    def extend_bounded(self, slot: int, ids: Ids) -> Logits | Bounded:
+        """Append tokens to a slot; the logits after the last of them, within bounds where a certified head tells more by them
+        than it reads, else as `extend` does. They are to be used before the next call."""
+        program = self._programs.approximate
+        if program is None or self._certified is None or self.recurrent or self._certified.rests(1):
+            return self.extend(slot, ids)
+        both, logits = self._extended(slot, ids, program)
+        return self._certified.bounded(both, logits, 1)[0]
+
+    def _extended(self, slot: int, ids: Ids, program: Program) -> tuple[Logits, ...]:
+        """Append tokens to a slot; return the results of a program for the last of them."""
         new = self._checked(slot, ids)
         self._ahead = None
         held = self._tokens[slot]
         self._hold({slot: len(held) + len(new)})  # all or none of it
-        done, logits = 0, None
+        done, results = 0, tuple[Logits, ...]()
         with self._changing([slot]):
             for size in chunks(len(new)):
                 count = min(size, len(new) - done)
                 piece, places = _piece(slot, len(held) + done, new[done : done + count], size)
-                logits = self._run(self._programs.last, piece, places, np.array([count - 1], np.int32))
+                # Of the pieces before the last no logits are wanted; a device that captures programs keeps one for all.
+                between = done + count < len(new) and self.device.type == "cpu"
+                run = self._programs.hidden if between else program
+                results = self._results(run, piece, places, np.array([count - 1], np.int32))
                 done += count
         held += new
         counters.prefill += len(new)
-        assert logits is not None
-        return self._ended([slot], np.asarray(logits[0])[None])[0]
+        return results
 
     @contextmanager
     def _changing(self, slots: Sequence[int]) -> Iterator[None]:
@@ -869,8 +888,13 @@ class Session:
     def _run(
         self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]
     ) -> Logits:
+        return self._results(program, ids, places, indices)[0]
+
+    def _results(
+        self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]
+    ) -> tuple[Logits, ...]:
         output = program(self._sent(ids, "ids"), self._sent(places, "places"), self._sent(indices, "at"), *self.caches)
-        return np.asarray(output.numpy())
+        return tuple(np.asarray(t.numpy()) for t in (output if isinstance(output, tuple) else (output,)))
 
     def _sent(self, data: np.ndarray[Any, Any], what: str) -> Tensor:
         """Return an input of a program on its device. Off the host it keeps its memory: what is captured for it stays true. Places
