@@ -146,9 +146,10 @@ def programs(network: Network) -> Programs:
     def hidden(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> Tensor:
         return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), indices, axis=0))
 
-    def approximate(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor]:
+    def approximate(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert network.certified is not None
-        return network.certified.approximate(hidden(ids, places, indices, *caches))
+        both, logits = network.certified.approximate(hidden(ids, places, indices, *caches))
+        return both, logits, network.certified.lengths(both)
 
     if network.divided is not None:  # numbers are exchanged between layers, which no graph can do
         return Programs(last, every, pick, hidden)
@@ -554,8 +555,8 @@ class Session:
         program = self._programs.approximate
         if program is None or self._certified is None or self.recurrent or self._certified.rests(1):
             return self.extend(slot, ids)
-        both, logits = self._extended(slot, ids, program)
-        return self._certified.bounded(both, logits, 1)[0]
+        both, logits, lengths = self._extended(slot, ids, program)
+        return self._certified.bounded(both, logits, lengths, 1)[0]
 
     def _extended(self, slot: int, ids: Ids, program: Program) -> tuple[Logits, ...]:
         """Append tokens to a slot; return the results of a program for the last of them."""
@@ -649,8 +650,8 @@ class Session:
         program = self._programs.approximate
         if program is None or self._certified is None or self._certified.rests(len(slots)):
             return list(self._ended(slots, self._together(self._programs.last, slots, ids)[0]))
-        both, logits = self._together(program, slots, ids, cut=False)
-        return self._certified.bounded(both, logits, len(slots))
+        both, logits, lengths = self._together(program, slots, ids, cut=False)
+        return self._certified.bounded(both, logits, lengths, len(slots))
 
     def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
         """Append one token to each of several slots, in one program; the tokens that greedy decoding takes after them.
