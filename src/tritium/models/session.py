@@ -493,14 +493,11 @@ class Session:
         self.adopt(slot, saved.tokens)
         return saved.tokens
 
-    def extend_all(
-        self, slots: Sequence[int], ids: Sequence[Ids], *, bounded: bool = False
-    ) -> Sequence[Logits | Bounded]:
+    def extend_all(self, slots: Sequence[int], ids: Sequence[Ids]) -> list[Logits]:
         """Append tokens to each of several slots; the logits [vocab] after the last of each. Prompts that are cheaper to read
-        together than one by one share the programs: one product over the tokens of all. If it fails, all slots are as before.
-        bounded: as for `extend`, of one slot."""
+        together than one by one share the programs: one product over the tokens of all. If it fails, all slots are as before."""
         if len(slots) == 1 == len(ids):
-            return [self.extend_bounded(slots[0], ids[0]) if bounded else self.extend(slots[0], ids[0])]
+            return [self.extend(slots[0], ids[0])]
         slots = [self._slot(slot) for slot in slots]
         if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
             raise ArgumentError(
