@@ -204,7 +204,8 @@ struct Blocks {
 
   const Product& p;
   int64_t strips, pairs;       // of tokens
-  int64_t tall = 1, wide = 1;  // strips and pairs of a cell
+  int64_t tall = 1, wide = 1;  // most strips and pairs of a cell
+  int64_t steps = 1, shares = 1, most_cells = 1;  // of the work; equal shares of it; the most cells of one
   int64_t chunks, longest;     // of columns; units of the longest
 
   explicit Blocks(const Product& product) : p(product) {
@@ -215,23 +216,58 @@ struct Blocks {
     choose_cells();
   }
 
-  // The cells that are done first by all threads: a pair of a strip takes 1, reading and unpacking a strip 1.2, beginning
-  // with a pair of tokens 0.1. At the end threads wait for half a cell, since they are not equally fast: large cells cost
-  // more than they save. Two strips make results long enough to be handed over where they are.
+  // Work is a line of steps: all pairs of the first `tall` strips, then of the next ones. Each thread has an equal share,
+  // which is cut into cells where other strips begin and after every `wide` pairs. A pair of a strip takes 1, reading and
+  // unpacking a strip 1.2, beginning with a pair of tokens 0.1. Threads are not equally fast: who is done takes what others
+  // have not begun, and at the end all wait for a cell that a slow one has just begun. Two strips are handed over together
+  // where they make whole blocks of a tape, whose results need not be copied.
   void choose_cells() {
-    constexpr int64_t kTallest = 6;
+    constexpr int64_t kTallest = 6, kTapeBlock = 128;
     int64_t least_time = INT64_MAX;
-    const int64_t threads = num_threads(), step = p.after && strips > 1 ? 2 : 1;
+    const int64_t threads = num_threads(), step = p.after && strips > 1 && 2 * rows % kTapeBlock == 0 ? 2 : 1;
     for (int64_t s = step; s <= least(kTallest, strips); s += step) {
+      const int64_t all = ceil_div(strips, s) * pairs, share = ceil_div(all, threads);
       for (int64_t parts = 1; parts <= least(pairs, 4 * threads); ++parts) {
-        const int64_t w = ceil_div(pairs, parts), cells = ceil_div(strips, s) * ceil_div(pairs, w);
-        const int64_t time = (2 * cells + threads) * (w * (10 * s + 1) + 12 * s);
+        const int64_t w = ceil_div(pairs, parts), pair = 10 * s + 1, strip = 12 * s;
+        const bool even = all % threads == 0 && pairs % w == 0 && share % w == 0;  // no share begins within a cell
+        const int64_t cells = even ? share / w : ceil_div(share - 1, w) + 1;
+        const int64_t time = threads * (share * pair + cells * strip) + most(threads - 1, 1) * (w * pair + strip);
         if (time >= least_time) continue;
         least_time = time;
         tall = s;
         wide = w;
       }
     }
+    steps = ceil_div(strips, tall) * pairs;
+    shares = least(threads, steps);
+    for (int64_t i = 0; i < shares; ++i) most_cells = most(most_cells, cells_of(i));
+  }
+
+  // The step a share begins with, the cell that a step is in, and how many cells a share has.
+  int64_t edge(int64_t share) const { return steps * share / shares; }
+  int64_t cell_at(int64_t step) const { return step / pairs * ceil_div(pairs, wide) + step % pairs / wide; }
+  int64_t cells_of(int64_t share) const { return cell_at(edge(share + 1) - 1) - cell_at(edge(share)) + 1; }
+
+  struct Cell {
+    int64_t strip = 0, count = 0;  // strips
+    int64_t pair = 0, last = 0;    // pairs of tokens, to before the last
+  };
+
+  // Cell `index` of a share: those that other shares have a part of come last, the larger one first, so that the threads
+  // that are done early find small ones to take. Without strips: there is none.
+  Cell cell_of(int64_t share, int64_t index) const {
+    const int64_t begin = edge(share), end = edge(share + 1), count = cells_of(share);
+    if (index >= count) return {};
+    const auto cut = [&](int64_t i) -> Cell {
+      const int64_t at = cell_at(begin) + i, across = ceil_div(pairs, wide), strip = at / across * tall;
+      const int64_t first = at / across * pairs, pair = first + at % across * wide;
+      return {strip, least(tall, strips - strip), most(pair, begin) - first,
+              least(least(pair + wide, first + pairs), end) - first};
+    };
+    if (index + 2 < count) return cut(index + 1);
+    const Cell front = cut(0), back = cut(count - 1);
+    const bool larger = front.last - front.pair > back.last - back.pair;
+    return count == 1 || larger == (index + 2 == count) ? front : back;
   }
 
   int64_t made_bytes() const { return blocks * kMade * longest * kTile; }  // of a strip
@@ -242,35 +278,40 @@ struct Blocks {
   static void run(const Product& product) {
     if (product.units > kLongestSums) return stream<Piece<F>>(product);
     const Blocks work(product);
-    const int64_t across = ceil_div(work.pairs, work.wide), cells = ceil_div(work.strips, work.tall) * across;
-    parallel_units(cells, [&](int64_t begin, int64_t end) {
+    parallel_units(work.shares * work.most_cells, [&](int64_t begin, int64_t end) {
       const Workspace space(work.view_bytes() + work.sum_bytes() + work.result_bytes(), Need::must);
       configure_tiles(TileConfig(0, 16));
       for (int64_t i = begin; i < end; ++i) {
+        const int64_t share = i / work.most_cells, index = i % work.most_cells;
         char* const sums = space.data() + work.view_bytes();
-        work.cell(i / across * work.tall, i % across * work.wide, space.as<uint8_t>(), reinterpret_cast<int32_t*>(sums),
-                  reinterpret_cast<float*>(sums + work.sum_bytes()));
+        work.run(work.cell_of(share, index), work.cell_of(share, index + 1), space.as<uint8_t>(),
+                 reinterpret_cast<int32_t*>(sums), reinterpret_cast<float*>(sums + work.sum_bytes()));
       }
       release_tiles();
     });
   }
 
-  void cell(int64_t strip, int64_t pair, uint8_t* made, int32_t* sums, float* results) const {
-    const int64_t count = least(tall, strips - strip), last = least(pair + wide, pairs);
+  // Computes a cell; `next`: the one that this thread probably takes after it.
+  void run(const Cell& cell, const Cell& next, uint8_t* made, int32_t* sums, float* results) const {
     for (int64_t c = 0; c < chunks; ++c) {
       const int64_t first = p.units * c / chunks, units = p.units * (c + 1) / chunks - first;
-      for (int64_t t = pair; t < last; ++t) {
-        for (int64_t i = 0; i < count; ++i) {
-          const S here(p, strip + i);
-          int32_t* const mine = sums + (chunks == 1 ? 0 : ((t - pair) * tall + i) * tokens * rows);
-          Fetch fetch = next_weights(strip + i, c, first + units, t - pair, last - pair);
-          const Made views{made + i * made_bytes(), t == pair};
+      for (int64_t t = cell.pair; t < cell.last; ++t) {
+        for (int64_t i = 0; i < cell.count; ++i) {
+          const S here(p, cell.strip + i);
+          int32_t* const mine = sums + (chunks == 1 ? 0 : ((t - cell.pair) * tall + i) * tokens * rows);
+          Fetch fetch;
+          if (c + 1 < chunks) {
+            fetch = weights(cell.strip + i, first + units, t - cell.pair, cell.last - cell.pair);
+          } else if (i < next.count && next.strip != cell.strip) {
+            fetch = weights(next.strip + i, 0, t - cell.pair, cell.last - cell.pair);
+          }
+          const Made views{made + i * made_bytes(), t == cell.pair};
           block(here, views, t * tokens, first, units, mine, c > 0, fetch);
           if (c + 1 < chunks) continue;
           const int64_t place = i % kHanded;
           finish(here, t * tokens, mine, results + place * rows);
-          if (!p.after || (place + 1 < kHanded && i + 1 < count)) continue;
-          const int64_t row = (strip + i - place) * rows, columns = least((place + 1) * rows, p.n - row);
+          if (!p.after || (place + 1 < kHanded && i + 1 < cell.count)) continue;
+          const int64_t row = (cell.strip + i - place) * rows, columns = least((place + 1) * rows, p.n - row);
           hand_over(p, t * tokens, least(tokens, p.m - t * tokens), row, columns, results, kHanded * rows);
         }
       }
@@ -366,14 +407,8 @@ struct Blocks {
     }
   }
 
-  // What will be unpacked next in place of this strip: its next chunk, or the strip of the next cell. Pair `turn` of
-  // `turns` fetches its share.
-  Fetch next_weights(int64_t strip, int64_t chunk, int64_t unit, int64_t turn, int64_t turns) const {
-    if (chunk + 1 == chunks) {
-      strip += tall;
-      unit = 0;
-    }
-    if (strip >= strips) return {};
+  // What will be unpacked next: a strip from `unit` on, up to the end of a chunk. Pair `turn` of `turns` fetches its share.
+  Fetch weights(int64_t strip, int64_t unit, int64_t turn, int64_t turns) const {
     const S next(p, strip);
     const int64_t bytes = least(longest, p.units - unit) * kTile, share = whole(ceil_div(bytes, turns), kLine);
     const uint8_t* const from = next.w + unit * kTile;

@@ -3,6 +3,8 @@
 // Knows nothing of how the product is computed; hooks.h is all it shares with it.
 #include "../fused_product.h"
 
+#include <cstring>
+
 #include "../hooks.h"
 #include "../integer/product.h"
 #include "../workspace.h"
@@ -126,10 +128,12 @@ class After {
     plain_ = result_ == DType::f32;
     for (int i = 0; i < count_; ++i) plain_ = plain_ && in_[i].is_plain();
     for (int i = 0; i < tape_.outputs; ++i) plain_ = plain_ && out_[i].is_plain() && out_[i].rows.step != 0;
+    sum_ = plain_ && adds() && in_[0].rows.step == in_[0].item;
   }
 
   static void run(const void* context, const Results& r) {
     const After& a = *static_cast<const After*>(context);
+    if (a.sum_) return a.add_rows(r);
     const int64_t columns = least(r.columns, a.at_once_), rows = a.rows_at_once(r.columns);
     Runner runner(a.tape_);
     if (rows == 1 && a.plain_) return a.run_rows(r, runner);
@@ -142,6 +146,28 @@ class After {
   }
 
  private:
+  // Whether the tape adds an input to the product: a residual sum, which needs no machine.
+  bool adds() const {
+    const TapeInstruction* const code = tape_.instruction;
+    const auto is = [&](int i, const char* name) { return code[i].dtype == DType::f32 && !std::strcmp(code[i].name, name); };
+    return tape_.lane == DType::f32 && tape_.inputs == 2 && tape_.outputs == 1 && tape_.instructions == 3 && is(0, "load") &&
+           is(1, "add") && is(2, "store") && !code[1].reversed && code[0].x + code[1].x == 3 && code[2].x == 3;
+  }
+
+  void add_rows(const Results& r) const {
+    const bool first = tape_.instruction[0].x == 1;  // the product is the first of the two
+    for (int64_t i = 0; i < r.rows; ++i) {
+      const float *const y = r.values + i * r.stride, *const x = reinterpret_cast<float*>(in_[0].at(r.row + i, r.column));
+      float* const to = reinterpret_cast<float*>(out_[0].at(r.row + i, r.column));
+      first ? add(y, x, to, r.columns) : add(x, y, to, r.columns);
+    }
+  }
+  // `to` may be one of the others.
+  static void add(const float* x, const float* y, float* to, int64_t n) {
+    TRITIUM_LOOP
+    for (int64_t i = 0; i < n; ++i) to[i] = x[i] + y[i];
+  }
+
   // Rows that fill a piece: one if it is long enough not to be copied together with others, and if possible so many
   // that no vector of the tape is left half empty.
   int64_t rows_at_once(int64_t columns) const {
@@ -229,6 +255,7 @@ class After {
   int count_;
   int64_t at_once_;  // elements of a piece
   bool plain_;       // rows can be read and written where they lie
+  bool sum_;         // the tape adds an input to the product, and does no more
   Side in_[kMaxInputs], out_[kMaxOutputs];
 };
 

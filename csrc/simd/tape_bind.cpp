@@ -14,7 +14,7 @@ namespace tape {
 namespace {
 
 // Nanoseconds per element, on one core of an ordinary machine.
-constexpr double kCheap = 0.015, kDear = 0.25, kSlow = 2, kTouch = 0.03;
+constexpr double kCheap = 0.015, kDear = 0.25, kDearer = 0.8, kSlow = 2, kTouch = 0.03;
 
 // What an instruction of a name and a dtype of lanes is; `reversed` where the accumulator may come second, `around`
 // where it may store around the cache.
@@ -24,12 +24,14 @@ struct Row {
   DType dtype;
   Step<T> forward, reversed;
   Step<T> around = nullptr;
+  double cost = kCheap;
 };
 
 template <class T>
 constexpr DType kFloat = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
 #define TRITIUM_UNARY(name, Op) {name, kFloat<T>, unary_step<T, Op>, nullptr}
+#define TRITIUM_HOT(name, Op, cost) {name, DType::f32, unary_step<float, Hot<Op>>, nullptr, nullptr, cost}
 #define TRITIUM_BINARY(name, Op) {name, kFloat<T>, binary_step<T, Op>, reversed_step<T, Op>}
 #define TRITIUM_STORE(type, Kind) {"store", type, store_step<T, Kind, false>, nullptr, store_step<T, Kind, true>}
 #define TRITIUM_UNARY_OF(name, type, Op) {name, type, unary_step<T, OnBits<Op>>, nullptr}
@@ -102,12 +104,12 @@ constexpr Row<T> kRows[] = {
 using T = float;
 constexpr Row<float> kNarrowRows[] = {
 #if defined(__AVX512F__)
-    TRITIUM_UNARY("exp", Hot<hot::Exp>),
-    TRITIUM_UNARY("log", Hot<hot::Log<hot::kNatural>>),
-    TRITIUM_UNARY("log2", Hot<hot::Log<hot::kBinary>>),
-    TRITIUM_UNARY("log10", Hot<hot::Log<hot::kDecimal>>),
-    TRITIUM_UNARY("silu", Hot<hot::Silu>),
-    TRITIUM_UNARY("tanh", Hot<hot::Tanh>),
+    TRITIUM_HOT("exp", hot::Exp, kDear),
+    TRITIUM_HOT("log", hot::Log<hot::kNatural>, kDear),
+    TRITIUM_HOT("log2", hot::Log<hot::kBinary>, kDear),
+    TRITIUM_HOT("log10", hot::Log<hot::kDecimal>, kDear),
+    TRITIUM_HOT("silu", hot::Silu, kDearer),
+    TRITIUM_HOT("tanh", hot::Tanh, kDear),
 #endif
 #if defined(__F16C__)
     {"load", DType::f16, load_step<T, F16>, nullptr},
@@ -191,7 +193,7 @@ bool bind_step(const TapeInstruction& i, bool around, Instr& to, double& cost) {
   Step<T> step = nullptr;
   if (const Row<T>* row = find_row(i, T{})) {
     step = i.reversed ? row->reversed : around && row->around ? row->around : row->forward;
-    cost += kCheap;
+    cost += row->cost;
   } else if (const SpanCall call = find_loop(i); call.run) {
     to.span = call.run;
     step = call.arity == 1 ? span_step<T, 1, false> : i.reversed ? span_step<T, 2, true> : span_step<T, 2, false>;

@@ -16,8 +16,8 @@ namespace {
 
 using std::int64_t;
 
-constexpr double kWorthWaking = 4000;  // nanoseconds of work for another thread
-constexpr int64_t kUnit = 1024;        // whole blocks, so that threads meet on cache lines
+constexpr double kWorthWaking = 1500;  // nanoseconds of work for another thread
+constexpr int64_t kUnit = 256;         // whole blocks, so that threads meet on cache lines
 constexpr int64_t kLongTile = 16384;   // elements of a tile that nothing is copied for
 constexpr int64_t kCopyBytes = 4096;   // of an operand that is copied for a tile
 constexpr int64_t kAroundBytes = int64_t{2} << 20;  // of results: more than a second-level cache keeps beside what is read

@@ -115,6 +115,9 @@ class Slots:
     def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
         raise NotImplementedError
 
+    def extend_bounded(self, slot: int, ids: Sequence[int]) -> np.ndarray:
+        return self.extend_all([slot], [ids])[0]
+
     def extend_all(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         before = [len(self.held[s]) for s in slots]
         try:

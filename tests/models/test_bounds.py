@@ -41,9 +41,14 @@ SAMPLERS: list[dict[str, Any]] = [
 ]
 
 
+def approximated(head: CertifiedHead, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a program gives of inputs for `Certified.bounded`."""
+    both, logits = head.approximate(tt.asarray(x))
+    return both.numpy(), logits.numpy(), head.lengths(both).numpy()
+
+
 def within(head: CertifiedHead, x: np.ndarray) -> list[Any]:
-    both, logits = (t.numpy() for t in head.approximate(tt.asarray(x)))
-    return Certified(head).bounded(both, logits, len(x))
+    return Certified(head).bounded(*approximated(head, x), len(x))
 
 
 def picks(sampler: Sampler, rows: list[Any], seed: int) -> list[Any]:
@@ -174,13 +179,12 @@ def test_a_head_rests_longer_each_time_bounds_are_not_enough() -> None:
     head = certify(tt.asarray(np.ones((100, 16), np.float32)))  # all are equal: every row must be read
     assert head is not None
     certified, x = Certified(head), np.ones((1, 16), np.float32)
-    both, logits = (t.numpy() for t in head.approximate(tt.asarray(x)))
-    tried = []
+    given, tried = approximated(head, x), []
     for step in range(260):
         if certified.rests(1):
             continue
         tried.append(step)
-        (row,) = certified.bounded(both, logits, 1)
+        (row,) = certified.bounded(*given, 1)
         assert Sampler().start().pick(row) == 0
     rests = [b - a - 1 for a, b in pairwise(tried)]
     assert rests == [1, 2, 4, 8, 16, 32, LONGEST_REST, LONGEST_REST]
@@ -194,13 +198,13 @@ def test_bounds_are_used_again_once_they_are_enough() -> None:
     head = certify(tt.asarray(rng.normal(size=(100, 16)).astype(np.float32)))
     assert head is not None
     certified = Certified(head)
-    both, logits = (t.numpy() for t in head.approximate(tt.asarray(rng.normal(size=(1, 16)).astype(np.float32))))
-    (row,) = certified.bounded(both, logits, 1)
+    given = approximated(head, rng.normal(size=(1, 16)).astype(np.float32))
+    (row,) = certified.bounded(*given, 1)
     row.whole()
     assert certified.rests(1)
     for _ in range(5):
         assert not certified.rests(1)
-        (row,) = certified.bounded(both, logits, 1)
+        (row,) = certified.bounded(*given, 1)
         row.largest()
 
 

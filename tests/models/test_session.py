@@ -500,7 +500,7 @@ def test_the_cpu_finds_the_largest_of_the_logits_it_has(model: Model, alone: Any
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
     """A model whose head is read through an int8 copy, and as a whole."""
-    shape = models.Shape(width=64, vocab=3000)
+    shape = models.Shape(width=64, vocab=3000, context=400)
     path = models.folder(tmp_path_factory.mktemp("certified") / "m", models.random(shape, 3))
     return load(path, head="f16", certified=True), load(path, head="f16")
 
@@ -550,6 +550,19 @@ def test_logits_within_bounds_are_those_of_a_step(pair: tuple[Model, Model]) -> 
         np.testing.assert_array_equal(row.read(np.array([0, 7, 2999])), want[[0, 7, 2999]])
         assert (row.lower <= want).all()
         assert (want <= row.upper).all()
+
+
+@needs_native
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_logits_within_bounds_after_a_prompt_are_those_of_the_whole_head(count: int, pair: tuple[Model, Model]) -> None:
+    one, two = (m.session(slots=2, context=310) for m in pair)
+    prompt = [7 * i % 3000 for i in range(count)]
+    row, want = one.extend_bounded(1, prompt), two.extend(1, prompt)
+    assert isinstance(row, Bounded)
+    np.testing.assert_array_equal(row.whole(), want)
+    assert row.largest() == (int(want.argmax()), float(want.max()))
+    assert one.tokens(1) == prompt
+    np.testing.assert_array_equal(one.step([1], [9]), two.step([1], [9]))
 
 
 @needs_native
@@ -705,7 +718,7 @@ def test_a_program_that_fails_leaves_the_slot_as_it_was(
     """The second of several chunks fails: the first was written to the cache, but the slot does not count it."""
     session = model.session()
     session.extend(0, IDS[:5])
-    run, calls = session._run, []
+    run, calls = session._results, []
 
     def failing(*given: Any) -> Any:
         calls.append(1)
@@ -714,7 +727,7 @@ def test_a_program_that_fails_leaves_the_slot_as_it_was(
         return run(*given)
 
     monkeypatch.setattr("tritium.models.session.chunks", lambda n: (4,) * (-(-n // 4)))
-    monkeypatch.setattr(session, "_run", failing)
+    monkeypatch.setattr(session, "_results", failing)
     with pytest.raises(MemoryError):
         session.extend(0, [2] * 12)
     monkeypatch.undo()

@@ -22,8 +22,8 @@ if native is None:
 
 
 def within(head: CertifiedHead, x: np.ndarray) -> Any:
-    both, logits = (t.numpy() for t in head.approximate(tt.asarray(x)))
-    return head.bounds(both, logits)
+    both, logits = head.approximate(tt.asarray(x))
+    return head.bounds(head.lengths(both).numpy(), logits.numpy())
 
 
 @settings(max_examples=int(os.environ.get("TRITIUM_CERTIFIED_HEADS", "60")))

@@ -38,11 +38,10 @@ class Certified:
             return True
         return False
 
-    def bounded(self, both: Array, logits: Array, count: int) -> list[Array | Bounded]:
+    def bounded(self, both: Array, logits: Array, lengths: Array, count: int) -> list[Array | Bounded]:
         """Return for each of the first `count` sequences its logits within bounds; all of them where nothing bounds them."""
-        x, parts = both[: logits.shape[0]][:count], np.concatenate([both[:count], both[logits.shape[0] :][:count]])
-        self._count, known = count, dict[int, Array]()
-        bounds = self.head.bounds(parts, logits[:count], self._memory)
+        x, self._count, known = both[:count], count, dict[int, Array]()
+        bounds = self.head.bounds(lengths, logits[:count], self._memory)
         return [self._row(x, i, b, known) for i, b in enumerate(bounds)]
 
     def _row(self, x: Array, i: int, bounds: Bounds | None, known: dict[int, Array]) -> Array | Bounded:

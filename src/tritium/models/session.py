@@ -146,9 +146,10 @@ def programs(network: Network) -> Programs:
     def hidden(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> Tensor:
         return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), indices, axis=0))
 
-    def approximate(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor]:
+    def approximate(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert network.certified is not None
-        return network.certified.approximate(hidden(ids, places, indices, *caches))
+        both, logits = network.certified.approximate(hidden(ids, places, indices, *caches))
+        return both, logits, network.certified.lengths(both)
 
     if network.divided is not None:  # numbers are exchanged between layers, which no graph can do
         return Programs(last, every, pick, hidden)
@@ -542,21 +543,37 @@ class Session:
 
     def extend(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the logits [vocab] after the last of them. If it fails, the slot is as before."""
+        (logits,) = self._extended(slot, ids, self._programs.last)
+        return self._ended([slot], logits[:1])[0]
+
+    def extend_bounded(self, slot: int, ids: Ids) -> Logits | Bounded:
+        """Append tokens to a slot; the logits after the last of them, within bounds where a certified head tells more by them
+        than it reads, else as `extend` does. They are to be used before the next call."""
+        program = self._programs.approximate
+        if program is None or self._certified is None or self.recurrent or self._certified.rests(1):
+            return self.extend(slot, ids)
+        both, logits, lengths = self._extended(slot, ids, program)
+        return self._certified.bounded(both, logits, lengths, 1)[0]
+
+    def _extended(self, slot: int, ids: Ids, program: Program) -> tuple[Logits, ...]:
+        """Append tokens to a slot; return the results of a program for the last of them."""
         new = self._checked(slot, ids)
         self._ahead = None
         held = self._tokens[slot]
         self._hold({slot: len(held) + len(new)})  # all or none of it
-        done, logits = 0, None
+        done, results = 0, tuple[Logits, ...]()
         with self._changing([slot]):
             for size in chunks(len(new)):
                 count = min(size, len(new) - done)
                 piece, places = _piece(slot, len(held) + done, new[done : done + count], size)
-                logits = self._run(self._programs.last, piece, places, np.array([count - 1], np.int32))
+                # Of the pieces before the last no logits are wanted; a device that captures programs keeps one for all.
+                between = done + count < len(new) and self.device.type == "cpu"
+                run = self._programs.hidden if between else program
+                results = self._results(run, piece, places, np.array([count - 1], np.int32))
                 done += count
         held += new
         counters.prefill += len(new)
-        assert logits is not None
-        return self._ended([slot], np.asarray(logits[0])[None])[0]
+        return results
 
     @contextmanager
     def _changing(self, slots: Sequence[int]) -> Iterator[None]:
@@ -630,8 +647,8 @@ class Session:
         program = self._programs.approximate
         if program is None or self._certified is None or self._certified.rests(len(slots)):
             return list(self._ended(slots, self._together(self._programs.last, slots, ids)[0]))
-        both, logits = self._together(program, slots, ids, cut=False)
-        return self._certified.bounded(both, logits, len(slots))
+        both, logits, lengths = self._together(program, slots, ids, cut=False)
+        return self._certified.bounded(both, logits, lengths, len(slots))
 
     def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
         """Append one token to each of several slots, in one program; the tokens that greedy decoding takes after them.
@@ -869,8 +886,13 @@ class Session:
     def _run(
         self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]
     ) -> Logits:
+        return self._results(program, ids, places, indices)[0]
+
+    def _results(
+        self, program: Program, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]
+    ) -> tuple[Logits, ...]:
         output = program(self._sent(ids, "ids"), self._sent(places, "places"), self._sent(indices, "at"), *self.caches)
-        return np.asarray(output.numpy())
+        return tuple(np.asarray(t.numpy()) for t in (output if isinstance(output, tuple) else (output,)))
 
     def _sent(self, data: np.ndarray[Any, Any], what: str) -> Tensor:
         """Return an input of a program on its device. Off the host it keeps its memory: what is captured for it stays true. Places

@@ -135,28 +135,29 @@ class CertifiedHead:
         logits, count = self.copy(both), x.shape[0]
         return both, logits[:count] + logits[count:]
 
-    def bounds(self, both: Array, logits: Array, memory: list[Array] | None = None) -> list[Bounds | None]:
-        """Return the bounds of each input that `approximate` was given; None where nothing can be said.
+    def lengths(self, both: Tensor) -> Tensor:
+        """Return of each input that `approximate` was given its length, that of what its int8 form loses, and those of both parts
+        of this form together, f64 [n, 3]."""
+        q, scale, _ = ops.quantize_activations(both)
+        parts, count = q.to(dt.f64) * ops.expand_dims(scale.to(dt.f64), -1), both.shape[0] // 2
+        x, first, second = both[:count].to(dt.f64), parts[:count], parts[count:]
+
+        def length(rows: Tensor) -> Tensor:
+            return ops.sqrt(ops.sum(rows * rows, axis=-1))
+
+        return ops.stack(length(x), length(x - first - second), length(first) + length(second), axis=-1)
+
+    def bounds(self, lengths: Array, logits: Array, memory: list[Array] | None = None) -> list[Bounds | None]:
+        """Return the bounds of each input, of which `lengths` and the copy's logits are given; None where nothing can be said.
 
         memory: rows that are written over, and more of them as they are needed; None: new ones."""
-        q, scale, _ = (t.numpy() for t in ops.quantize_activations(asarray(both, device="cpu")))
         count = logits.shape[0]
-        parts = q.astype(np.float64) * scale.astype(np.float64)[:, None]
-        x = both[:count].astype(np.float64)
-        lengths = np.stack(
-            [
-                _lengths(x),
-                _lengths(x - parts[:count] - parts[count:]),
-                _lengths(parts[:count]) + _lengths(parts[count:]),
-            ],
-            axis=-1,
-        ).tolist()
         memory = [] if memory is None else memory
         memory += [np.empty_like(self._rows.error) for _ in range(count + 1 - len(memory))]
         spare, *rows = memory
         return [
             self._within(length, lost, size, logits[i], rows[i], spare)
-            for i, (length, lost, size) in enumerate(lengths)
+            for i, (length, lost, size) in enumerate(lengths[:count].tolist())
         ]
 
     def _within(
@@ -213,11 +214,6 @@ class CertifiedHead:
         with self._lock:
             for name, number in more.items():
                 setattr(self.statistics, name, getattr(self.statistics, name) + number)
-
-
-def _lengths(rows: Array) -> Array:
-    """Return the Euclidean length of each row."""
-    return np.asarray(np.sqrt((rows * rows).sum(axis=-1)))
 
 
 def refusal(table: Tensor | QuantLinear, forced: bool = False) -> str:

@@ -100,6 +100,8 @@ AFTER: dict[str, Fn] = {
     "silu times another": lambda y, b, r, c: tt.silu(y) * r,
     "gelu, a number and a column": lambda y, b, r, c: tt.gelu(y * 0.5) * c + b,
     "a comparison": lambda y, b, r, c: y + b > r,
+    "a residual": lambda y, b, r, c: y + r,
+    "to a residual": lambda y, b, r, c: r + y,
 }
 
 
@@ -184,6 +186,30 @@ def test_threads_do_not_change_the_bits(how: Any) -> None:
             check(
                 lambda x, g, w, s, r: tt.quantized_matmul(tt.rms_norm(x, g, eps=EPS), w, s, None) + r,
                 *(normal(m, m, 1100), normal(5, 1100), w, s, normal(2, m, 700)),
+                core=core,
+                context=f"{threads} threads, batch {m}",
+            )
+    finally:
+        tt.set_num_threads(before)
+
+
+@every_kernel
+@pytest.mark.parametrize("n", [16, 80, 330, 1000])
+def test_threads_share_products_of_any_size(n: int, how: Any) -> None:
+    core, w, s = layer(how, n, 64)
+    before = tt.get_num_threads()
+    try:
+        for m, threads in ((65, 1), (66, 5), (97, 16), (130, 3), (200, 40), (333, 7)):
+            tt.set_num_threads(threads)
+            check(
+                lambda x, w, s, r: tt.quantized_matmul(x, w, s, None) + r,
+                *(normal(m, m, 64), w, s, normal(2, m, n)),
+                core=core,
+                context=f"{threads} threads, batch {m}",
+            )
+            check(
+                lambda x, w, s: tt.quantized_matmul(x, w, s, None),
+                *(normal(m, m, 64), w, s),
                 core=core,
                 context=f"{threads} threads, batch {m}",
             )

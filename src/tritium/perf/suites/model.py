@@ -18,6 +18,7 @@ from tritium.errors import ArgumentError
 from tritium.io.stream import Progress
 from tritium.machine.facts import bytes_text, processor
 from tritium.models import prepacked
+from tritium.models.bounds import Bounded
 from tritium.models.load import Model
 from tritium.models.session import Session
 from tritium.perf.meters.meter import EnergyMeter
@@ -170,7 +171,8 @@ def _run(session: Session, prompt: list[int], decode: int) -> tuple[float, float
     for slot in slots:
         session.truncate(slot, 0)
     begun = perf_counter()
-    token = int(session.extend(0, prompt).argmax())
+    logits = session.extend_bounded(0, prompt)
+    token = logits.largest()[0] if isinstance(logits, Bounded) else int(logits.argmax())
     first = perf_counter() - begun
     for slot in slots[1:]:
         session.extend(slot, prompt)
