@@ -256,9 +256,9 @@ def test_tips_show_by_pointer_by_focus_and_by_arrow_keys(opened: Any) -> None:
     assert "vs tritium portable: 2." in page.locator(".tip").inner_text()
     page.keyboard.press("Escape")
     assert page.locator(".tip").is_hidden()
+    page.mouse.move(1, 1)  # away from the charts, which scroll under the pointer
     page.locator("#noise td[data-tip]").first.focus()
     assert "processes" in page.locator(".tip").inner_text()
-    page.mouse.move(1, 1)  # away from the chart, which scrolls under the pointer
     page.locator("#overview .chart-wide svg.chart").first.focus()
     page.keyboard.press("ArrowDown")
     first = page.locator(".tip").inner_text()

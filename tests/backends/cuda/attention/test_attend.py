@@ -74,7 +74,7 @@ def test_attention_has_the_bits_of_the_reference(
 
 
 @runs
-@pytest.mark.parametrize(("tokens", "per"), [(1, 4), (2, 3), (34 if INTERPRETED else 70, 2)])  # the last: blocks of queries
+@pytest.mark.parametrize(("tokens", "per"), [(1, 4), (2, 3), (34 if INTERPRETED else 70, 2)])
 @pytest.mark.parametrize("window", [1, 31, 33, 100, 1000])
 def test_a_window_has_the_bits_of_the_reference(tokens: int, per: int, window: int) -> None:
     rng = np.random.default_rng(window)
