@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tritium import buffer, ops, settings
 from tritium.backends.reference.packed import Packed
-from tritium.backends.values.device import Doubt, Form, HeadNorms, ValueBackend
+from tritium.backends.values.device import Doubt, Form, ValueBackend
 from tritium.backends.values.namespace import Fitted
 from tritium.compiler.decode_step import DecodeStep, find_decode_steps
 from tritium.errors import DeviceError
@@ -101,10 +101,7 @@ class ForeignProgram:
         """
         settled = t.places.op is ops.given
         x, cos, sin, cache, places = (env[n] for n in (t.x, t.cos, t.sin, t.cache, t.places))
-        norms: HeadNorms[Any] | None = None
-        if t.norms is not None:
-            of_q, of_k = (None if n is None else env[n] for n in t.norms[:2])
-            norms = HeadNorms(of_q, of_k, t.norms.q_eps, t.norms.k_eps)
+        norms = None if t.norms is None else t.norms.map(env.__getitem__)
         value = self.backend.attend_new(x, cos, sin, cache, places, t.scale, settled, norms)
         return {t.update: cache, t.attention: _held(self.backend, value, t.attention.spec)}
 

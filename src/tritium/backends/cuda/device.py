@@ -198,10 +198,8 @@ class Cuda(Torch):
         settled &= value is before  # a fresh copy is not settled
         value = value.reshape(cache.shape)
         operands = (*(self.array(a) for a in (x, cos, sin)), value, self.array(places))
-        if norms is not None:
-            of_q, of_k = (None if w is None else self.array(w) for w in (norms.of_q, norms.of_k))
-            norms = norms._replace(of_q=of_q, of_k=of_k)
-        return self.on_device(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph(), norms)
+        there = None if norms is None else norms.map(self.array)
+        return self.on_device(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph(), there)
 
     def refuses(self, body: Fragment) -> str | None:
         if not self.has_triton:

@@ -29,6 +29,7 @@ from tritium.machine.facts import memory_limit
 from tritium.op import Op, Spec, Specs, exact, make_room
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class HeadNorms(NamedTuple, Generic[T]):
@@ -38,6 +39,11 @@ class HeadNorms(NamedTuple, Generic[T]):
     of_k: T | None
     q_eps: float
     k_eps: float
+
+    def map(self, to: Callable[[T], U]) -> HeadNorms[U]:
+        """Return the same norms with other weights, made of these."""
+        of_q, of_k = (None if w is None else to(w) for w in (self.of_q, self.of_k))
+        return HeadNorms(of_q, of_k, self.q_eps, self.k_eps)
 
 
 class Doubt(NamedTuple):

@@ -621,6 +621,7 @@ class Pieces(NamedTuple):
     groups: int
 
 
+@lru_cache(maxsize=4096)
 def group_config(n: int, k: int, m: int, processors: int, by_group: bool = False) -> Tiles | Pieces | None:
     """Return the kernel for Hopper and its tile config that multiplies with groups; None where plain ones do."""
     if m <= PIECES_TOKENS and k <= PIECES_COLUMNS:
