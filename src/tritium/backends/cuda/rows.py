@@ -23,12 +23,15 @@ from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.graph import in_own_graph
 from tritium.backends.cuda.linear import products as cuda_products
 from tritium.backends.reference.attention import factor_of, outside
+from tritium.backends.reference.packed import Packed
 from tritium.backends.torch import unsigned as torch_unsigned
 from tritium.backends.torch.products import steady
 from tritium.backends.torch.space import Space, Value
 from tritium.backends.values.device import HeadNorms
 from tritium.backends.values.elements import one_axis
 from tritium.backends.values.mixers import check_turns
+from tritium.backends.values.packed import meaningless
+from tritium.errors import QuantError
 from tritium.fragment import Fragment
 from tritium.layout import Layout, axes_of, axis_of, reshape
 from tritium.op import Op, Spec
@@ -204,6 +207,30 @@ def _taken(space: Space, what: str) -> Fn:
         return rows
 
     return lambda out, **attrs: run
+
+
+def _accepts_table(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Return True if the kernel unpacks the table and reads the indices as they are."""
+    return bool(_module("table").reads(specs[0].dtype)) and specs[2].dtype in (dt.i32, dt.i64)
+
+
+def _rows_of_table(space: Space) -> Fn:
+    take = _module("table").take_rows
+
+    def maker(out: Spec, group: int) -> Fn:
+        def run(w: Any, scale: Value, indices: Value) -> Value:
+            data, kind = (w.data, w.dtype) if isinstance(w, Packed) else (w, dt.i8)
+            rows: Value
+            rows, bad, damaged = take(data, kind, w.shape, scale, indices, group)
+            if bad.numel():
+                space.doubt(bad, f"take_rows: an index is outside an axis of size {w.shape[0]}.")
+            if kind.is_ternary and damaged.numel():
+                space.doubt(damaged, meaningless(kind), QuantError)
+            return rows
+
+        return run
+
+    return maker
 
 
 # ---- the place of the largest
@@ -388,6 +415,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     table[ops.fused] = [Kernel("triton", _fused(space), _fusible), *table[ops.fused]]
     table[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *table[ops.take]]
     table[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *table[ops.gather]]
+    table[ops.take_rows] = [Kernel("triton", _rows_of_table(space), _accepts_table), *table[ops.take_rows]]
     table[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *table[ops.argmax]]
     table[ops.bounded_argmax] = [Kernel("triton", _bounded, _accepts_bounded)]
     table[ops.topk] = [Kernel("triton", _topk, _accepts_topk), *table[ops.topk]]

@@ -124,8 +124,13 @@ def decode(xp: Namespace, w: Packed | Value, *, checked: bool) -> Value:
         values = values[tuple(slice(0, n) for n in inside)]
     values = xp.reshape(values, w.shape)
     if checked and t.is_ternary:
-        xp.doubt(values > 1, f"{t}: a code means no weight; the data is damaged or of another layout.", QuantError)
+        xp.doubt(values > 1, meaningless(t), QuantError)
     return values
+
+
+def meaningless(t: DType) -> str:
+    """Return what is said of codes that mean nothing."""
+    return f"{t}: a code means no weight; the data is damaged or of another layout."
 
 
 def _from_tiles(xp: Namespace, fields: list[Value], padded: Shape, t: DType) -> Value:
