@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from typing import Any
 
 import pytest
@@ -155,15 +154,22 @@ def test_wrong_arguments_are_told() -> None:
 
 
 def test_a_call_is_launched_again_only_with_the_same_tensors_unwritten() -> None:
-    weight, bias, x = torch.ones(2, 4), torch.ones(2), torch.ones(3, 4)
-    state = ops._state_of((weight, bias))
-    assert state is not None
-    again = ops._Again(weakref.ref(weight), weakref.ref(bias), state, lambda x, _: x + 1)
-    assert torch.equal(again.run(x, weight, bias), x + 1)
-    assert again.run(x, weight.clone(), bias) is None
-    assert again.run(x, weight, None) is None
+    weight, bias = torch.ones(2, 4), torch.ones(2)
+    kept = [ops._kept_now(t) for t in (weight, bias)]
+    again, bare = ops._Again(kept[0], kept[1], lambda x, _: x), ops._Again(kept[0], None, lambda x, _: x)
+    assert again.is_of(weight, bias)
+    assert bare.is_of(weight, None)
+    assert not again.is_of(weight.clone(), bias)
+    assert not again.is_of(weight, bias.clone())
+    assert not again.is_of(weight, None)
+    assert not bare.is_of(weight, bias)
     bias.add_(1)
-    assert again.run(x, weight, bias) is None
+    assert not again.is_of(weight, bias)
+    assert bare.is_of(weight, None)
+    weight.mul_(2)
+    assert not bare.is_of(weight, None)
+    with torch.inference_mode():
+        assert ops._kept_now(torch.ones(2)) is None  # torch does not count writes to it
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

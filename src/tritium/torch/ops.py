@@ -191,18 +191,31 @@ def bit_linear(
     return packed(weight, bias, axis, group, activations).run(x.contiguous())
 
 
-class _Again(NamedTuple):
-    """A call whose weights and bias were made ready: what they were then, and the native launch of its plans."""
+class _Kept(NamedTuple):
+    """A tensor that was made ready: where it was then, and how often written."""
 
-    weight: weakref.ref[torch.Tensor]
-    bias: weakref.ref[torch.Tensor] | None
-    state: tuple[Any, ...]
+    tensor: Callable[[], Any]  # a weak reference
+    version: int
+    address: int
+
+    def is_still(self, tensor: Any) -> bool:
+        """Return True if it is this tensor, and torch counted no write to it since."""
+        return self.tensor() is tensor and tensor._version == self.version and tensor.data_ptr() == self.address
+
+
+class _Again(NamedTuple):
+    """A call whose weights and bias were made ready, and the native launch of its plans."""
+
+    weight: _Kept
+    bias: _Kept | None
     launch: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor | None]
 
-    def run(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the result, or None where a tensor is another one or was written, or the launch needs the usual way."""
-        same = self.weight() is weight and (bias is None if self.bias is None else self.bias() is bias)
-        return self.launch(x, _NOTHING) if same and self.state == _state_of((weight, bias)) else None
+    def is_of(self, weight: Any, bias: Any) -> bool:
+        """Return True if weights and bias are those that were made ready, unwritten."""
+        (tensor, version, address), of_bias, _ = self  # written out: this is a part of every call
+        if tensor() is not weight or weight._version != version or weight.data_ptr() != address:
+            return False
+        return bias is of_bias is None or (bias is not None and of_bias is not None and of_bias.is_still(bias))
 
 
 _NOTHING: dict[str, Any] = {}
@@ -215,30 +228,34 @@ def _bit_linear_on_gpu(
     """Compute `bit_linear` on a GPU. A call like one before launches its plan at once: the dispatcher calls this directly."""
     key = id(weight), id(bias), axis, group, activations
     known = _again.get(key)
-    y = None if known is None else known.run(x, weight, bias)
-    if y is not None:
+    if known is not None and known.is_of(weight, bias) and (y := known.launch(x, _NOTHING)) is not None:
         return y
     _check(x, weight.shape[1], group, activations)
     ready = packed(weight, bias, axis, group, activations)
     y = ready.run(x.contiguous())
-    state = _state_of((weight, bias))
-    if state is not None and (known is None or known.state != state or known.weight() is not weight):
-        _remember(key, ready, weight, bias, state)
+    _remember(key, ready, weight, bias)
     return y
 
 
-def _remember(
-    key: tuple[Any, ...], ready: Packed, weight: torch.Tensor, bias: torch.Tensor | None, state: tuple[Any, ...]
-) -> None:
+def _kept_now(tensor: torch.Tensor, at_end: Callable[[Any], Any] | None = None) -> _Kept | None:
+    """Return what tells whether a tensor is written; None where writes to it are not counted."""
+    state = _state_of((tensor,))
+    return None if state is None else _Kept(weakref.ref(tensor, at_end), state[0][1], state[0][0])
+
+
+def _remember(key: tuple[Any, ...], ready: Packed, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Keep the native launch of a layer for as long as its weights live."""
-    if ready.activations == "float":
+    if ready.activations == "float" or (key in _again and _again[key].is_of(weight, bias)):
+        return
+    of_weight = _kept_now(weight, lambda _: _again.pop(key, None))
+    of_bias = None if bias is None else _kept_now(bias)
+    if of_weight is None or (of_bias is None and bias is not None):
         return
     from tritium.backends.cuda.launcher import quick as launches
 
     launch = launches(ready.codes.device.index, {}, ready.replayed.native)
     if launch is not None:
-        forgotten = weakref.ref(weight, lambda _: _again.pop(key, None))
-        _again[key] = _Again(forgotten, None if bias is None else weakref.ref(bias), state, launch)
+        _again[key] = _Again(of_weight, of_bias, launch)
 
 
 _on_gpu = torch.library.Library("tritium", "IMPL")
