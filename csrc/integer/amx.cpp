@@ -4,6 +4,7 @@
 //   up to 16 or 64  `Piece`: 16 tokens, all views of a unit; masked views go through a small ring, some units ahead
 //   more            `Blocks`: 32 tokens x 2 vectors of 16 rows in four registers; the first 32 tokens of a cell unpack
 //                   views or codes into L2, from where the others read them
+//   more, groups    `GroupBlocks`: likewise, of signed weights; the sums of a group become floats while others are multiplied
 // Knows nothing of formats beyond views.h. Groups are whole units of 64 k; other
 // multiples of 16 k, and few tokens, are left to VNNI. Compiled in the namespace of avx512vnni.cpp: a product is one type
 // for both, and the kernels of that file are compiled once.
@@ -433,10 +434,203 @@ struct Blocks {
   }
 };
 
+// Groups of whole units for many tokens: strips x some tokens. All of a strip is unpacked into L2, with its signs, so
+// that sums need nothing but their scales. While tiles are multiplied, the sums of the tiles before become terms: 32 tokens
+// x 2 vectors of 16 rows in a few groups.
+template <class F>
+struct GroupBlocks {
+  using L = Zmm;
+  static constexpr int blocks = F::fields >= 4 ? 1 : 4 / F::fields, vectors = blocks * F::fields;
+  static constexpr Coding coding = {F::coding.rows, F::coding.coded, 0};
+  static constexpr Layout layout = kPanels;
+  static constexpr int64_t tokens = 32, rows = 16 * vectors;
+  static constexpr int64_t kSums = 256;        // of a tile
+  static constexpr int64_t kStep = 4;          // units whose sums become terms together, if they are several groups
+  static constexpr int64_t kLongestRow = 320;  // units that L2 holds unpacked
+  using S = Strip<GroupBlocks>;
+
+  const Product& p;
+  GroupLines lines;
+  int64_t strips, parts, part;  // parts of so many tokens
+
+  explicit GroupBlocks(const Product& product) : p(product), lines(product), strips(ceil_div(p.n, rows)) {
+    constexpr int64_t kFewest = 64;  // tokens that are worth unpacking for
+    parts = most(1, least(ceil_div(4 * num_threads(), strips), p.m / kFewest));
+    part = whole(ceil_div(p.m, parts), tokens);
+    parts = ceil_div(p.m, part);
+  }
+
+  int64_t code_bytes() const { return p.units * vectors * kTile; }
+  int64_t scale_bytes() const { return p.groups * rows * 4; }
+
+  static void run(const Product& product) {
+    const GroupBlocks work(product);
+    parallel_for(work.strips * work.parts, 1, [&](int64_t begin, int64_t end) {
+      const Workspace space(work.code_bytes() + work.scale_bytes(), Need::must);
+      configure_tiles(TileConfig(0, 16));
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t t = i % work.parts * work.part;
+        work.strip(S(product, i / work.parts), t, least(work.part, product.m - t), space.as<uint8_t>(),
+                   reinterpret_cast<float*>(space.data() + work.code_bytes()));
+      }
+      release_tiles();
+    });
+  }
+
+  void strip(const S& strip, int64_t t0, int64_t count, uint8_t* codes, float* scales) const {
+    alignas(64) float total[tokens * rows], more[tokens * rows];
+    load_strip_scales<GroupBlocks>(p, strip, 0, p.groups, scales);
+    for (int64_t t = t0; t < t0 + count; t += tokens) {
+      const int64_t now = least(tokens, t0 + count - t);
+      for (int64_t b = 0; b < p.blocks(); ++b) {
+        const int64_t first = lines.first(b), unit = first * p.group / kUnit;
+        float* const to = b == 0 ? total : more;
+        GroupRun run = lines.run<GroupBlocks>(p, strip, first, lines.count(b), t, scales + first * rows, to);
+        if (t == t0) unpack(run.w, p.w_row, strip.blocks, ceil_div(run.all_lines(), kLines), codes + unit * kTile);
+        run.w = codes + unit * kTile;
+        run.tokens = static_cast<int>(now);
+        for (int64_t i = 0; i < now * rows; ++i) to[i] = 0;
+        multiply(run);
+        if (b > 0) add_block(total, more, now * rows, false);
+      }
+      finish_groups(p, strip, t, now, total);
+    }
+  }
+
+  // Some units of a strip as vectors of 16 rows, whose units lie side by side.
+  void unpack(const uint8_t* w, int64_t w_row, int count, int64_t units, uint8_t* to) const {
+    const Zmm::V less = _mm512_set1_epi8(static_cast<char>(-F::coding.offset));
+    const int64_t vector = p.units * kTile;
+    for (int b = 0; b < count; ++b, to += F::fields * vector) {
+      const uint8_t* from = w + b * w_row;
+      for (int64_t at = 0; at < units * kTile; at += kLine, from += kLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T1);
+        Zmm::V code[F::fields];
+        F::template codes<Zmm>(Zmm::load(from), code);
+        each<F::fields>([&](auto f) { Zmm::store(to + f * vector + at, Zmm::add8(code[f], less)); });
+      }
+    }
+  }
+
+  // One or two vectors in a few groups of a run.
+  struct Step {
+    int64_t first = 0, count = 0;  // groups; none: nothing to do
+    int vector = 0, vectors = 0;
+  };
+
+  // A panels of 16 tokens times B vectors: the sums of one group, in tiles. The sums that are in these go to `before` first,
+  // if it is anywhere, each tile where it is next needed: no product waits for all of them.
+  template <int A, int B>
+  TRITIUM_INLINE static void tiles(const int8_t* q, int64_t panel, const uint8_t* w, int64_t vector, int64_t units,
+                                   int32_t* before) {
+    const auto unit = [&](const auto& begin) __attribute__((always_inline)) {
+      load_tile<4>(q);
+      load_tile<6>(w);
+      begin(std::integral_constant<int, 0>{});
+      dot_signed_tile<0, 4, 6>();
+      if constexpr (B == 2) {
+        load_tile<7>(w + vector);
+        begin(std::integral_constant<int, 1>{});
+        dot_signed_tile<1, 4, 7>();
+      }
+      if constexpr (A == 2) {
+        load_tile<5>(q + panel);
+        begin(std::integral_constant<int, B>{});
+        dot_signed_tile<B, 5, 6>();
+        if constexpr (B == 2) {
+          begin(std::integral_constant<int, 3>{});
+          dot_signed_tile<3, 5, 7>();
+        }
+      }
+      q += kTile;
+      w += kTile;
+    };
+    unit([&](auto i) __attribute__((always_inline)) {
+      if (before) store_tile<i>(before + i * kSums, 64);
+      zero_tile<i>();
+    });
+    for (int64_t u = 1; u < units; ++u) unit([](auto) {});
+  }
+
+  // Adds the terms of T tokens from `t` on and 16 rows, whose sums in each group are `apart` from those in the group before.
+  template <int T, bool By>
+  TRITIUM_INLINE static void add_terms(const GroupRun& r, const Step& step, int64_t t, int64_t row, const int32_t* sums,
+                                       int64_t apart) {
+    float* const to = r.to + t * rows + row;
+    const float* scales = r.scales + step.first * rows + row;
+    Zmm::Float total[T];
+    each<T>([&](auto i) { total[i] = *reinterpret_cast<const Zmm::Float*>(to + i * rows); });
+    for (int64_t j = 0; j < step.count; ++j, sums += apart, scales += rows) {
+      const Zmm::Float scale = *reinterpret_cast<const Zmm::Float*>(scales);
+      each<T>([&](auto i) {
+        Zmm::Float term = __builtin_convertvector(*reinterpret_cast<const Zmm::Sum*>(sums + i * 16), Zmm::Float) * scale;
+        if constexpr (By) term = term * r.by[(t + i) * r.stride + step.first + j];
+        total[i] = total[i] + term;
+      });
+    }
+    each<T>([&](auto i) { *reinterpret_cast<Zmm::Float*>(to + i * rows) = total[i]; });
+  }
+
+  // The terms of tile i of a step: of up to 16 tokens and 16 rows.
+  TRITIUM_INLINE static void finish(const GroupRun& r, const Step& step, int i, const int32_t* sums, int64_t apart) {
+    const int64_t t = i / step.vectors * 16, row = (step.vector + i % step.vectors) * 16;
+    in_counts<8>(static_cast<int>(least(16, r.tokens - t)), [&]<int T>(int at) {
+      const int32_t* const mine = sums + i * kSums + at * 16;
+      r.by ? add_terms<T, true>(r, step, t + at, row, mine, apart) : add_terms<T, false>(r, step, t + at, row, mine, apart);
+    });
+  }
+
+  // All groups of a run, whose weights are unpacked.
+  void multiply(const GroupRun& r) const {
+    r.tokens > 16 ? multiply<2>(r) : multiply<1>(r);
+  }
+
+  template <int A>
+  void multiply(const GroupRun& r) const {
+    alignas(64) int32_t space[2][kStep * 2 * A * kSums];
+    const int64_t units = r.lines / kLines, together = most(1, kStep / units), vector = p.units * kTile;
+    Step before;
+    int32_t* pending = nullptr;  // where the sums that are in tiles belong
+    int turn = 0;
+    for (int64_t first = 0; first < r.count; first += together) {
+      for (int v = 0; v < vectors; v += 2, turn ^= 1) {
+        const Step step{first, least(together, r.count - first), v, v + 1 < vectors ? 2 : 1};
+        const int all = A * before.vectors;
+        if (step.vectors != before.vectors) put<A>(before, pending);
+        for (int64_t j = 0; j < step.count; ++j) {
+          const int64_t group = first + j, at = group * units * kTile, now = ceil_div(r.lines_of(group), kLines);
+          const int8_t* const q = r.q + at;
+          const uint8_t* const w = r.w + v * vector + at;
+          step.vectors == 2 ? tiles<A, 2>(q, r.panel_bytes, w, vector, now, pending)
+                            : tiles<A, 1>(q, r.panel_bytes, w, vector, now, pending);
+          pending = space[turn] + j * A * step.vectors * kSums;
+          const int done = static_cast<int>(all * j / step.count), end = static_cast<int>(all * (j + 1) / step.count);
+          for (int i = done; i < end; ++i) finish(r, before, i, space[turn ^ 1], all * kSums);
+        }
+        before = step;
+      }
+    }
+    put<A>(before, pending);
+    for (int i = 0; i < A * before.vectors; ++i) finish(r, before, i, space[turn ^ 1], A * before.vectors * kSums);
+  }
+
+  // Stores the sums that are in tiles, if there are any; then there are none.
+  template <int A>
+  static void put(const Step& step, int32_t*& pending) {
+    if (pending) {
+      each<2 * A>([&](auto i) {
+        if (i < A * step.vectors) store_tile<i>(pending + i * kSums, 64);
+      });
+    }
+    pending = nullptr;
+  }
+};
+
 template <class F>
 Plan plan_of(const Product& p, int64_t m) {
-  constexpr int64_t kFew = 8, kMany = F::views > F::fields ? 17 : 65;
+  constexpr int64_t kFew = 8, kManyGrouped = 25, kMany = F::views > F::fields ? 17 : 65;
   if (m < kFew || (p.grouped && p.group % kUnit != 0)) return vnni_plan(p, m);
+  if (p.grouped && m >= kManyGrouped && p.units <= GroupBlocks<F>::kLongestRow) return {kPanels, GroupBlocks<F>::run};
   if (p.grouped) return {kPanels, stream_groups<Piece<F>>};
   if (m < kMany) return {kPanels, stream<Piece<F>>};
   return {kPanels, Blocks<F>::run};

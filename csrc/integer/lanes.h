@@ -39,9 +39,10 @@ TRITIUM_INLINE void with_count(int n, const Fn& f) {
   }
 }
 
-// f.operator()<n>(first) for parts of `count` that are Most, 4, 2 or 1: fewer functions than one for each number.
+// f.operator()<n>(first) for parts of `count` that are Most (at most 8), 4, 2 or 1: fewer functions than one for each number.
 template <int Most, class Fn>
 TRITIUM_INLINE void in_counts(int count, const Fn& f) {
+  static_assert(Most <= 8, "a rest of more than 7 is not divided");
   int at = 0;
   for (; count - at >= Most; at += Most) f.template operator()<Most>(at);
   if constexpr (Most > 4) {

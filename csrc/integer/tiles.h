@@ -46,5 +46,11 @@ TRITIUM_INLINE void dot_tile() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(Q), "i"(W));
 }
 
+// The same with signed w.
+template <int Sums, int Q, int W>
+TRITIUM_INLINE void dot_signed_tile() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(Q), "i"(W));
+}
+
 }  // namespace
 }  // namespace tritium::TRITIUM_ISA

@@ -220,6 +220,31 @@ def test_no_group_falls_to_the_plain_kernel(group: int) -> None:
             assert layer.kernel(tokens) == plain.kernel(tokens)
 
 
+@cache
+def whole_units(low: int, high: int, k: int, group: int, activations: str) -> tuple[Any, ...]:
+    """Operands of a product with groups and many tokens, and its results by the reference."""
+    rng = np.random.default_rng(k)
+    w = rng.integers(low, high + 1, (70, k)).astype(np.int8)
+    x = rng.standard_normal((33 if k > 20000 else 75, k)).astype(np.float32)
+    scale = rng.uniform(0.01, 2, (70, -(-k // group))).astype(np.float16)
+    return x, w, scale, expected(x, w, scale, None, group, activations)
+
+
+@every_kernel
+@pytest.mark.parametrize(("k", "group"), [(2200, 128), (1300, 512), (20544, 1024)])
+def test_groups_of_whole_units_have_the_bits_of_the_reference(k: int, group: int, how: Found) -> None:
+    """For every rest of tokens that tiles leave, rows that are no whole strips, a short last group, and rows longer than are unpacked."""
+    low, high = how.t.values if how.t.is_packed else (-128, 127)
+    if not takes(how, 70, k, group):
+        pytest.skip("its groups are shorter")
+    for activations in ("token", "group"):
+        x, w, scale, want = whole_units(low, high, k, group, activations)
+        weights = packed(w, how.t)
+        for m in (33,) if k > 20000 else (24, 31, 40, 58, 75):
+            got = floats(how, tt.tensor(x[:m]), weights, tt.tensor(scale), None, group, tt.empty((m, 70)), activations)
+            np.testing.assert_array_equal(got.view(np.int32), want[:m].view(np.int32), err_msg=f"{m} {activations}")
+
+
 @every_kernel
 def test_threads_do_not_change_the_bits_of_groups(how: Found) -> None:
     before = tt.get_num_threads()
