@@ -49,7 +49,7 @@ from pathlib import Path
 from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
 
-from results import Column, Entry, add_option, figure, ratio, write
+from results import Column, Entry, add_option, figure, ratio, value, write
 from ternary_products import (
     BASE,
     LIBRARIES,
@@ -333,6 +333,35 @@ def write_results(path: Path, results: list[dict[str, Any]]) -> None:
     write(path, title, labels, columns, rows, threads=threads, versions=results[0]["versions"], notes=notes)
 
 
+def write_kernels(path: Path, results: list[dict[str, Any]], ceilings: Any) -> None:
+    """Write what the kernel of each instruction set reaches, and of the peak of its instruction, as a results file."""
+    rows = []
+    for result in results:
+        threads = result["threads"]
+        for cell in result["cells"]:
+            work, ours = 2 * cell["batch"] * cell["n"] * cell["k"], cell["ns"][BASE]
+            for name, samples in cell["ns"].items():
+                isa = cell["kernels"][name]
+                if name == BASE or isa == "portable":
+                    continue
+                peak = ceilings.of(isa, threads).best / 1e9
+                rates = [work / ns for ns in samples]
+                figures = {
+                    "kernel": figure(rates), "peak": value(peak), "of its peak": figure(rates, scale=100 / peak),
+                    f"× {BASE}": ratio(samples, ours),
+                }  # fmt: skip
+                rows.append(Entry((isa, str(cell["batch"]), str(threads), f"{cell['n']}×{cell['k']}"), figures))
+    columns = [
+        Column("kernel", "GOP/s", "2·batch·n·k operations over the time of a call, activations quantised in it"),
+        Column("peak", "GOP/s", "the instruction that the kernel multiplies with, from registers, sums included"),
+        Column("of its peak", "%", "kernel / peak"),
+        Column(f"× {BASE}", "×", f"time of the kernel / time of {BASE}, which takes one of them", "ratio"),
+    ]
+    labels, threads = ("instruction set", "batch", "threads", "out × in"), max(result["threads"] for result in results)
+    title = "Ternary kernels of one machine's instruction sets"
+    write(path, title, labels, columns, rows, threads=threads, versions=results[0]["versions"])
+
+
 def cold_bytes() -> int:
     """The last-level cache, or 512 MB where that is less or unknown."""
     from tritium.machine.facts import caches
@@ -402,7 +431,9 @@ def main() -> None:
     ceilings = tt.ceilings(refresh=args.refresh, quick=args.quick, threads=args.threads)
     results = [run_child(threads, cold) for threads in args.threads]
     print(report(results, ceilings, cold, load, args.markdown))
-    if args.results:
+    if args.results and args.kernels:
+        write_kernels(args.results, results, ceilings)
+    elif args.results:
         write_results(args.results, results)
     if args.json:
         from tritium.machine.ceilings import as_dict
