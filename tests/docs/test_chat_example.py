@@ -228,4 +228,4 @@ def test_the_log_of_the_run_says_which_losses_it_had(distil: ModuleType) -> None
     assert log["recipe"]["distillation"] is None
     assert log["loss"]["distance"]["weight"] == log["settings"]["share"]
     recipe = distil.recipe_of(distil.argparse.Namespace(lr=log["settings"]["lr"]), log["recipe"]["steps"])
-    assert json.loads(recipe.to_json()) == log["recipe"]
+    assert recipe == type(recipe).from_json(json.dumps(log["recipe"]))  # fields that came later have their defaults
