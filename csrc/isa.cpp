@@ -42,6 +42,7 @@
   use(nonzero)                    \
   use(rope)                       \
   use(linear)                     \
+  use(certified)                  \
   use(cache)                      \
   use(quantized_cache)            \
   use(attention)                  \

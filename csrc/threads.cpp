@@ -117,6 +117,13 @@ struct Work {
 struct Ahead {
   std::atomic<const char*> data{nullptr};
   std::atomic<int64_t> nbytes{0};
+
+  void set(const Memory& memory) {
+    const auto* const begin = static_cast<const char*>(memory.data);
+    if (data.load(std::memory_order_relaxed) == begin) return;
+    nbytes.store(memory.nbytes, std::memory_order_relaxed);
+    data.store(begin, std::memory_order_relaxed);
+  }
 };
 
 class Fetcher {
@@ -190,6 +197,7 @@ struct Pool {
   alignas(128) std::atomic<uint32_t> state{1u << kSeatBits};
   std::atomic<int> sleepers{0};  // workers
   alignas(128) Ahead ahead;
+  alignas(128) Ahead then;  // what is fetched once the next job has begun
   alignas(128) std::atomic<bool> held{false};
   int workers = 0;  // touched by the holder only
   Job job;
@@ -260,6 +268,12 @@ struct Pool {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
+  // The memory that a job reads needs no fetching once it has begun: those who are done with their shares fetch what follows.
+  void turn_ahead() {
+    const char* const next = then.data.load(std::memory_order_relaxed);
+    if (next) ahead.set({next, then.nbytes.load(std::memory_order_relaxed)});
+  }
+
   void run(int wanted) {
     if (workers < wanted) hire(wanted);
     wanted = std::min(wanted, workers);
@@ -269,6 +283,7 @@ struct Pool {
     const auto open = static_cast<uint32_t>(job.seats);
     state.store(number | open);
     rouse(0, open);
+    turn_ahead();
     job.work(seats, 0);
     state.store(number);
     const auto done = [this, number, open] {
@@ -348,12 +363,11 @@ void parallel_units(int64_t n, void (*fn)(void*, int64_t, int64_t), void* contex
   run_ranges(n, 1, std::min(n, kMostRanges), fn, context);
 }
 
-void fetch_ahead(const void* data, int64_t nbytes) {
+void fetch_ahead(const Memory& now, const Memory& then) {
   Pool* const mine = pool.load(std::memory_order_acquire);
   if (!mine) return;
-  if (mine->ahead.data.load(std::memory_order_relaxed) == data) return;
-  mine->ahead.nbytes.store(nbytes, std::memory_order_relaxed);
-  mine->ahead.data.store(static_cast<const char*>(data), std::memory_order_relaxed);
+  mine->ahead.set(now);
+  mine->then.set(then);
 }
 
 }  // namespace tritium

@@ -171,18 +171,14 @@ TRITIUM_INLINE void multiply(const int8_t* q, int64_t panel, const uint8_t* w, c
       if constexpr (B == 2) _mm_prefetch(reinterpret_cast<const char*>(w2 + kTile + line * kLine), _MM_HINT_T0);
     });
     load_tile<4>(q);
+    if constexpr (A == 2) load_tile<5>(q + panel);
     load_tile<6>(w);
+    if constexpr (B == 2) load_tile<7>(w2);
     dot_tile<0, 4, 6>();
-    if constexpr (B == 2) {
-      load_tile<7>(w2);
-      dot_tile<1, 4, 7>();
-    }
+    if constexpr (A == 2) dot_tile<B, 5, 6>();
     meanwhile(u);
-    if constexpr (A == 2) {
-      load_tile<5>(q + panel);
-      dot_tile<B, 5, 6>();
-      if constexpr (B == 2) dot_tile<3, 5, 7>();
-    }
+    if constexpr (B == 2) dot_tile<1, 4, 7>();
+    if constexpr (A == 2 && B == 2) dot_tile<3, 5, 7>();
   }
   each<A * B>([&](auto i) { store_tile<i>(place(i / B, i % B), row); });
 }

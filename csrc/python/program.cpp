@@ -4,6 +4,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "../ahead.h"
@@ -88,8 +89,14 @@ Verdict take_donated(const Plan& plan, Frame& frame, PyObject* const* args) {
 
 int first_captured(const Plan& plan) { return kFirstArgument + static_cast<int>(plan.args.size()); }
 
-// Tells every step which weights are read next, by itself or by a step after it; after the last ones come those of the next
-// call. Weights are captured matrices.
+// Whether a step reads all of a matrix that it is given; not of a table from which it takes rows.
+bool reads_whole(const Step& s, const View& v) {
+  if (v.ndim != 2 || !s.entry || !std::strncmp(s.entry->name, "take", 4)) return false;
+  return std::strcmp(s.entry->name, "bounded_argmax") != 0 || !is_plain(v.dtype) || v.dtype == DType::i8;
+}
+
+// Tells every step which weights are read next, by itself or by a step after it, and then; after the last ones come those of
+// the next call. Weights are captured matrices.
 void look_ahead(const Plan& plan, Frame& frame) {
   std::vector<int64_t> nbytes(frame.views.size(), 0);
   for (int base = first_captured(plan); base < first_captured(plan) + static_cast<int>(plan.captured.size()); ++base) {
@@ -100,16 +107,20 @@ void look_ahead(const Plan& plan, Frame& frame) {
   const int count = static_cast<int>(plan.steps.size());
   for (int i = 2 * count - 1; i >= 0; --i) {
     const Step& s = plan.steps[i % count];
+    Launch& launch = frame.launches[i % count];
+    const int after = ahead;
     int64_t most = kWeightBytes - 1;
     for (int view = s.first; view < s.first + s.nin; ++view) {
-      if (frame.views[view].ndim != 2 || nbytes[view] <= most) continue;
+      if (nbytes[view] <= most || !reads_whole(s, frame.views[view])) continue;
       most = nbytes[view];
       ahead = view;
     }
-    if (ahead >= 0) {
-      frame.launches[i % count].ahead = ahead;
-      frame.launches[i % count].ahead_bytes = nbytes[ahead];
-    }
+    if (ahead < 0) continue;
+    launch.ahead = ahead;
+    launch.ahead_bytes = nbytes[ahead];
+    if (most < kWeightBytes || after < 0) continue;
+    launch.then = after;
+    launch.then_bytes = nbytes[after];
   }
 }
 
@@ -244,7 +255,10 @@ void end_step(Frame& frame, std::size_t i) {
 std::size_t run_steps(Frame& frame, std::size_t begin, std::size_t end, bool timed) {
   for (std::size_t i = begin; i < end; ++i) {
     const Launch& step = frame.launches[i];
-    if (step.ahead >= 0) fetch_ahead(frame.views[step.ahead].data, step.ahead_bytes);
+    if (step.ahead >= 0) {
+      const View* const then = step.then >= 0 ? &frame.views[step.then] : nullptr;
+      fetch_ahead({frame.views[step.ahead].data, step.ahead_bytes}, {then ? then->data : nullptr, step.then_bytes});
+    }
     step.run(step.call);
     if ((step.may_fault && has_fault()) || ends_early()) return i;
     if (timed) end_step(frame, i);

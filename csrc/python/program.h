@@ -76,6 +76,8 @@ struct Launch {
   bool may_fault;
   int ahead = -1;  // of Frame::views: the weights that this step or the next one with any reads; -1: no step does
   int64_t ahead_bytes = 0;
+  int then = -1;  // where this step reads those: the ones after them
+  int64_t then_bytes = 0;
 };
 
 // Memory from `low` up to `high`.

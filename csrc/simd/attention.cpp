@@ -30,7 +30,7 @@ constexpr int kSums = 8;
 #endif
 constexpr int kMostRows = 4;              // queries that meet the same keys together
 constexpr int64_t kBlock = 64;            // keys between two looks at the largest score
-constexpr int64_t kPart = 128;            // keys that are summed by themselves, so that threads may share a query
+constexpr int64_t kPart = 64;             // keys that are summed by themselves, so that threads may share a query
 constexpr int64_t kPlenty = 8;            // tasks for each thread that need no such sharing
 constexpr int64_t kTaskRows = 64;         // queries of a kv head that one thread takes through its keys …
 constexpr int64_t kFewTaskRows = 32;      // … where there are not plenty of such tasks: later tokens have more keys
@@ -40,7 +40,8 @@ constexpr int64_t kDirectRows = 4;        // with more of them, keys and values 
 constexpr int64_t kDirectRows = 8;
 #endif
 constexpr int64_t kNearKeys = 16;         // … and so many keys stay in L1 while all queries pass by
-constexpr int64_t kGrain = 1 << 17;       // products that make it worth waking another thread
+constexpr int64_t kGrain = 1 << 17;       // products that make it worth waking another thread …
+constexpr int64_t kPartGrain = 1 << 16;   // … for a part of the keys: one token waits for all of them
 
 constexpr int64_t kLine = 64;             // elements that change their type together
 
@@ -238,23 +239,27 @@ template <int N>
 using Count = std::integral_constant<int, N>;
 
 // The scores of a query in a block become weights against the largest score so far. What was summed up before fades by
-// the factor that is returned.
+// the factor that is returned. The weights of what is behind the last key that it sees would add zeros.
 double weigh(double* s, const Seen& seen, double& top, double& total) {
+#if defined(__aarch64__)
+  constexpr int64_t n = kBlock;
+#else
+  const int64_t n = whole(seen.end, kDeep);
+#endif
   for (int64_t j = 0; j < seen.begin; ++j) s[j] = -math::kInf64;
-  for (int64_t j = seen.end; j < kBlock; ++j) s[j] = -math::kInf64;
+  for (int64_t j = seen.end; j < n; ++j) s[j] = -math::kInf64;
   const double before = top;
   bool doubt;  // a NaN passed over comes back with the exponentials
-  const double here = extreme_of<true, false>(s, kBlock, doubt), largest = here > before ? here : before;
+  const double here = extreme_of<true, false>(s, n, doubt), largest = here > before ? here : before;
   top = largest;
   const double base = largest == -math::kInf64 ? 0.0 : largest;
 #if defined(__aarch64__)
-  const Deep sum = hot::exp_flushed(s, base, kBlock);
+  const Deep sum = hot::exp_flushed(s, base, n);
 #else
   TRITIUM_LOOP
-  for (int64_t j = 0; j < kBlock; ++j) s[j] = math::exp_flushed(s[j] - base);
+  for (int64_t j = 0; j < n; ++j) s[j] = math::exp_flushed(s[j] - base);
   Deep sum = load(s);
-#pragma GCC unroll 16
-  for (int64_t j = kDeep; j < kBlock; j += kDeep) sum += load(s + j);
+  for (int64_t j = kDeep; j < n; j += kDeep) sum += load(s + j);
 #endif
   const double fade = math::exp_flushed(before - base);
   total = math::fma(total, fade, fold_lanes<double, kDeep>(sum, [](const auto& a, const auto& b) { return a + b; }));
@@ -626,9 +631,25 @@ class Parts {
 void run_parts(const Attention& a, int64_t parts) {
   Parts work(a, parts);
   const int64_t each = 2 * kPart * a.task_rows * a.padded;
-  parallel_for(work.count(), kGrain / (each + 1) + 1, [&](int64_t begin, int64_t end) {
+  const auto run = [&](int64_t begin, int64_t end) {
     const Workspace scratch(a.scratch(), Need::must);
     for (int64_t u = begin; u < end; ++u) work.run(u, scratch.as<double>());
+  };
+  each < kPartGrain ? parallel_for(work.count(), kPartGrain / each, run) : parallel_units(work.count(), run);
+}
+
+// Tasks one by one. Later tokens have more keys: those come first, and each thread's share has as many of each length, so
+// that at the end all wait for a short one. Shares are filled up with units that are no task.
+template <class Run>
+void run_long(const Attention& a, const Run& run) {
+  const int64_t threads = num_threads(), tasks = a.tasks(), heads = a.batch * a.shared, share = (tasks + threads - 1) / threads;
+  parallel_units(share * threads, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t rank = unit % share * threads + unit / share;
+      if (rank >= tasks) continue;
+      const int64_t i = rank % heads * a.blocks + a.blocks - 1 - rank / heads;
+      run(i, i + 1);
+    }
   });
 }
 
@@ -656,7 +677,8 @@ void attention(const Call& call) {
     const Workspace space(a.scratch(), Need::must);
     for (int64_t i = begin; i < end; ++i) a.run(i, space.as<double>());
   };
-  each < kGrain ? parallel_for(tasks, kGrain / (each + 1) + 1, run) : parallel_units(tasks, run);
+  if (each < kGrain) return parallel_for(tasks, kGrain / (each + 1) + 1, run);
+  run_long(a, run);
 }
 
 constexpr std::uint32_t kHalfOrSingle = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32);

@@ -328,6 +328,27 @@ def test_long_caches_are_shared_by_threads_without_changing_bits(isa: str, kind:
     tt.set_num_threads(before)
 
 
+@settings(max_examples=60)
+@given(
+    st.integers(1, 330), st.integers(1, 330), st.sampled_from([(8, 2), (5, 5), (4, 1)]), st.sampled_from([1, 2, 3, 7, 16, 24]),
+    st.sampled_from([None, 1, 63, 64, 65, 200]), st.sampled_from(["f16", "bf16", "f32"]),
+)  # fmt: skip
+def test_a_part_of_a_prompt_has_the_bits_of_the_whole_on_any_number_of_threads(
+    keys: int, tokens: int, heads: tuple[int, int], threads: int, window: int | None, kind: str
+) -> None:
+    """Parts of keys end at 64, 128, …; tasks of 8 and 16 tokens need not divide evenly among threads."""
+    tokens, shape, isa = min(tokens, keys), (1, heads[1], keys, 16), ISAS[keys % len(ISAS)]
+    q, k, v = draw((1, keys, heads[0], 16)), draw(shape, kind, 1), draw(shape, kind, 2)
+    before = tt.get_num_threads()
+    tt.set_num_threads(1)
+    whole = native_call(ops.attention, isa, q, k, v, np.array([(0, 0, keys)], np.int32), window=window)
+    tt.set_num_threads(threads)
+    first = keys - tokens
+    part = native_call(ops.attention, isa, q[:, first:], k, v, np.array([(0, first, tokens)], np.int32), window=window)
+    tt.set_num_threads(before)
+    np.testing.assert_array_equal(part, whole[:, first:])
+
+
 @every_isa
 @pytest.mark.parametrize("tokens", [17, 40, 130])
 def test_a_prompt_has_the_same_bits_however_many_threads_divide_it(isa: str, tokens: int) -> None:

@@ -115,6 +115,9 @@ class Slots:
     def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
         raise NotImplementedError
 
+    def append(self, slot: int, ids: Sequence[int]) -> None:
+        self.extend_all([slot], [ids])
+
     def extend_bounded(self, slot: int, ids: Sequence[int]) -> np.ndarray:
         return self.extend_all([slot], [ids])[0]
 

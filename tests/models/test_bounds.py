@@ -193,6 +193,19 @@ def test_a_head_rests_longer_each_time_bounds_are_not_enough() -> None:
 
 
 @needs_native
+def test_a_head_rests_after_a_kernel_read_it_as_a_whole() -> None:
+    head = certify(tt.asarray(np.ones((100, 16), np.float32)))
+    assert head is not None
+    certified = Certified(head)
+    certified.decided(np.array([3, 12, 2]))  # of 100 rows 12 are read one by one
+    assert not certified.rests(3)
+    certified.decided(np.array([13, 1, 100]))
+    assert certified.rests(3)
+    assert (head.statistics.decided, head.statistics.whole, head.statistics.resting) == (4, 2, 3)
+    assert head.statistics.rows == 18
+
+
+@needs_native
 def test_bounds_are_used_again_once_they_are_enough() -> None:
     rng = np.random.default_rng(0)
     head = certify(tt.asarray(rng.normal(size=(100, 16)).astype(np.float32)))

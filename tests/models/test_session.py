@@ -566,6 +566,20 @@ def test_logits_within_bounds_after_a_prompt_are_those_of_the_whole_head(count: 
 
 
 @needs_native
+def test_tokens_can_be_appended_without_their_logits(pair: tuple[Model, Model]) -> None:
+    one, two = (m.session(slots=2, context=310) for m in pair)
+    head = pair[0].network.certified
+    assert head is not None
+    before = replace(head.statistics)
+    prompt = [7 * i % 3000 for i in range(300)]
+    one.append(1, prompt)
+    assert head.statistics == before
+    two.extend(1, prompt)
+    assert one.tokens(1) == prompt
+    np.testing.assert_array_equal(one.step([1], [9]), two.step([1], [9]))
+
+
+@needs_native
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.8}, {"temperature": 1.1, "top_k": 20, "top_p": 0.9}, {"temperature": 2, "min_p": 0.2},
                 {"temperature": 0.9, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "logit_bias": {3: 2.0, 9: -np.inf}}],

@@ -11,6 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from heads import HEADS, INPUTS, head_of, input_of
+from tritium import ops
+from tritium.backends.reference.certified import KERNELS
+from tritium.backends.reference.packed import seen
 from tritium.buffer import native
 from tritium.errors import ArgumentError, ShapeError
 from tritium.models.bounds import Bounded
@@ -159,6 +162,46 @@ def test_the_op_finds_the_largest_of_the_whole_head(multiplier: float) -> None:
     assert rows[0] < 100
     head.count_read(rows.tolist())
     assert (head.statistics.decided, head.statistics.whole, head.statistics.rows) == (2, 2, 3 + rows[0])
+
+
+@settings(max_examples=int(os.environ.get("TRITIUM_CERTIFIED_HEADS", "60")))
+@given(
+    st.sampled_from(HEADS), st.lists(st.sampled_from(INPUTS), min_size=1, max_size=11), st.sampled_from(["f32", "f16", "bf16"]),
+    st.sampled_from([1, 7, 70, 513, 20_000]), st.sampled_from([1, 15, 64, 200]), st.sampled_from([1.0, 0.37, -2.5, 1e-3]),
+    st.sampled_from([1, 3, 16]), st.integers(0, 10**6),
+)  # fmt: skip
+def test_the_kernel_picks_the_token_and_the_bits_of_the_whole_head(
+    kind: str, of: list[str], dtype: str, vocab: int, width: int, multiplier: float, threads: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    head = certify(tt.asarray(head_of(kind, vocab, width, rng)).to(dtype), multiplier)
+    if head is None:
+        return
+    x = np.stack([input_of(each, width, rng) for each in of])
+    before = tt.get_num_threads()
+    tt.set_num_threads(threads)
+    index, value, rows = (t.numpy() for t in head.largest(tt.asarray(x)))
+    tt.set_num_threads(before)
+    whole = head.whole(x)
+    assert index.tolist() == whole.argmax(axis=1).tolist()
+    np.testing.assert_array_equal(value, whole[np.arange(len(x)), index])
+    assert (rows >= 1).all()
+    assert (rows <= vocab).all()
+
+
+def test_the_kernel_takes_views_and_bounds_of_the_reference() -> None:
+    """Strides of any kind, and rows that are read as many as the reference reads."""
+    rng = np.random.default_rng(5)
+    w, x = rng.normal(size=(900, 48)).astype(np.float32), rng.normal(size=(6, 96)).astype(np.float32)
+    head = certify(tt.asarray(w))
+    assert head is not None
+    weight, each = head.copy.weight, [tt.asarray(np.repeat(t.numpy(), 2))[::2] for t in (head.error, head.norm)]
+    found = ops.bounded_argmax(tt.asarray(x)[::2, ::2], head.table, weight.data, weight.scale, *each)
+    plain = [np.empty(3, np.int64), np.empty(3, np.float32), np.empty(3, np.int32)]
+    copy = [head.table.numpy(), seen(weight.data), weight.scale.numpy(), head.error.numpy(), head.norm.numpy()]
+    KERNELS[ops.bounded_argmax](x[::2, ::2], *copy, multiplier=1.0, out=tuple(plain))
+    assert found[0].tolist() == plain[0].tolist()
+    assert found[2].tolist() == plain[2].tolist()
 
 
 def test_a_copy_of_another_shape_or_a_bound_that_is_no_length_is_an_error() -> None:

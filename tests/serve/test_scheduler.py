@@ -421,6 +421,22 @@ def test_requests_to_a_certified_head_get_the_tokens_of_the_whole() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.skipif(native is None, reason="without the native library sums have no fixed order")
+def test_the_head_is_read_once_for_a_prompt_of_several_pieces() -> None:
+    model = load(certified=True)
+    head, prompt = model.network.certified, tuple(model.tokenizer.encode("In the beginning God created the heaven"))
+    assert head is not None
+    assert len(prompt) > 8
+    with Scheduler(model.session(slots=1), model.tokenizer, prefill_chunk=4) as scheduler:
+        (ticket,) = scheduler.submit_all([Request(prompt, 3, Sampler())])
+        tokens = [token for event in ticket for token in event.tokens]
+    assert head.statistics.tokens == len(tokens) == 3
+    with Scheduler(model.session(slots=1), model.tokenizer, prefill_chunk=4) as scheduler:
+        (ticket,) = scheduler.submit_all([Request(prompt, 3, Sampler(), logprobs=0)])
+        assert [token for event in ticket for token in event.tokens] == tokens
+    assert head.statistics.tokens == 3
+
+
 def test_no_tokens_are_generated_where_none_are_asked_for() -> None:
     session = Session(1)
     with Scheduler(session, TOKENIZER) as s:

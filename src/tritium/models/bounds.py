@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from tritium import dtype as dt, ops
+from tritium.nn.certified import MANY
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RARE = 6.0  # a Gumbel number above this is rare: 1 in 400
 SMALL = math.exp(-RARE) * (1 + 1e-9)  # uniform numbers of all that are
 ROUNDING = 2.0**-20  # more than f32 sums of two numbers lose of these
 SLACK = 1e-6  # more than rounding can make of a difference of two keys
-MOST = 8  # a head is read as a whole where more than one in so many of its rows could matter
 
 
 class Distances(Protocol):
@@ -97,7 +97,7 @@ class Bounded:
 
 def is_many(ids: Array, count: int) -> bool:
     """Return True if the whole head is read rather than these rows of it."""
-    return ids.size * MOST > count
+    return ids.size * MANY > count
 
 
 def may_be_largest(lower: Array, upper: Array) -> Array:

@@ -44,6 +44,11 @@ class Certified:
         bounds = self.head.bounds(lengths, logits[:count], self._memory)
         return [self._row(x, i, b, known) for i, b in enumerate(bounds)]
 
+    def decided(self, rows: Array) -> None:
+        """Record how many rows could decide each token of a step that a kernel decided: where they were many, it read the whole head."""
+        self._count = rows.size
+        self._fallen = self.head.count_read(rows.tolist())
+
     def _row(self, x: Array, i: int, bounds: Bounds | None, known: dict[int, Array]) -> Array | Bounded:
         def read(ids: Array) -> Array:
             self.head.count(rows=ids.size)

@@ -34,6 +34,7 @@ from tritium.models.certified import Certified
 from tritium.models.sampling import Logprobs, largest
 from tritium.models.speculation.control import Costs
 from tritium.models.weights import Network
+from tritium.nn.certified import CertifiedHead
 from tritium.nn.mixers import DeltaState
 from tritium.nn.rope import Angles
 from tritium.nn.transformer import Attention, KVCache, QuantizedKVCache
@@ -67,9 +68,10 @@ class Programs(NamedTuple):
     pick: Program  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2], or [n, 3] with the
     # rows that were read of a certified head; the tokens and places it was given become those of the next step
     hidden: Program  # hidden states after the final norm, of chosen rows
-    approximate: Program | None = (
-        None  # of a certified head: what bounds the logits after the last token of each sequence
-    )
+    # Of a certified head: what bounds the logits after the last token of each sequence; and index and value of the largest of
+    # these logits, and how many rows were read for it.
+    approximate: Program | None = None
+    largest: Program | None = None
 
 
 class Picked(NamedTuple):
@@ -99,6 +101,19 @@ def _greedy(network: Network, x: Tensor) -> tuple[Tensor, ...]:
     best = ops.argmax(logits, axis=-1, keepdims=True)
     offsets = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
     return best, ops.take(logits.reshape(-1), offsets, axis=0)
+
+
+def _bounded(head: CertifiedHead, hidden: Program) -> tuple[Program, Program]:
+    """Return the last two functions of `Programs` for a certified head, from that of hidden states."""
+
+    def approximate(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        both, logits = head.approximate(hidden(ids, places, indices, *caches))
+        return both, logits, head.lengths(both)
+
+    def largest(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return head.largest(hidden(ids, places, indices, *caches))
+
+    return approximate, largest
 
 
 def programs(network: Network) -> Programs:
@@ -146,19 +161,15 @@ def programs(network: Network) -> Programs:
     def hidden(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> Tensor:
         return network.head.norm(ops.take(body(ids, places, angles(ids, places), caches), indices, axis=0))
 
-    def approximate(ids: Tensor, places: Tensor, indices: Tensor, *caches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        assert network.certified is not None
-        both, logits = network.certified.approximate(hidden(ids, places, indices, *caches))
-        return both, logits, network.certified.lengths(both)
-
     if network.divided is not None:  # numbers are exchanged between layers, which no graph can do
         return Programs(last, every, pick, hidden)
+    certified = None if network.device.type != "cpu" else network.certified
     return Programs(
         Compiled(last, donate="caches"),
         Compiled(every, donate="caches"),
         Compiled(pick, donate=("ids", "places", "caches")),
         Compiled(hidden, donate="caches"),
-        None if network.certified is None or network.device.type != "cpu" else Compiled(approximate, donate="caches"),
+        *(Compiled(fn, donate="caches") for fn in ([] if certified is None else _bounded(certified, hidden))),
     )
 
 
@@ -546,6 +557,10 @@ class Session:
         (logits,) = self._extended(slot, ids, self._programs.last)
         return self._ended([slot], logits[:1])[0]
 
+    def append(self, slot: int, ids: Ids) -> None:
+        """Append tokens to a slot without the logits after them. If it fails, the slot is as before."""
+        self._extended(slot, ids, self._programs.hidden if self.device.type == "cpu" else self._programs.last)
+
     def extend_bounded(self, slot: int, ids: Ids) -> Logits | Bounded:
         """Append tokens to a slot; the logits after the last of them, within bounds where a certified head tells more by them
         than it reads, else as `extend` does. They are to be used before the next call."""
@@ -656,11 +671,9 @@ class Session:
         ahead: the caller means to go on with what is picked. A device that works by itself then begins the next step while this
         one is looked at, and the next call finds it under way; if it never comes, or brings other tokens, that step was in vain.
         """
-        if not self._picks_there:
-            rows = self.bounded(slots, ids)
-            best = [r.largest() if isinstance(r, Bounded) else (int(r.argmax()), float(r.max())) for r in rows]
-            return Picked([token for token, _ in best], [logit for _, logit in best])
         slots, ids = self._one_each("pick", slots, ids)
+        if not self._picks_there:
+            return self._largest(slots, ids)
         coming, self._ahead, steps = self._ahead, None, 0
         if coming is not None and (coming.slots, coming.ids) == (slots, ids):
             result, steps = coming.result, coming.steps
@@ -678,6 +691,17 @@ class Session:
         if further is not None:
             self._ahead = _Ahead(slots, picked.ids, further, steps)
         return picked
+
+    def _largest(self, slots: Sequence[int], ids: Ids) -> Picked:
+        """Append tokens; pick the largest logit after each on the CPU: by a certified head, or from all of them."""
+        program = self._programs.largest
+        if program is None or self._certified is None or self._certified.rests(len(slots)):
+            rows = self._ended(slots, self._together(self._programs.last, slots, ids)[0])
+            best = rows.argmax(axis=-1)
+            return Picked(best.tolist(), rows[np.arange(len(best)), best].tolist())
+        index, value, read = self._together(program, slots, ids)
+        self._certified.decided(read)
+        return Picked(index.tolist(), value.tolist())
 
     def _begin(self, ids: Tensor, places: Tensor) -> Callable[[], np.ndarray[Any, Any]]:
         """Have the next tokens picked; what is given waits for them. Tokens and places are those of the next step then."""

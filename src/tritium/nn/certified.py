@@ -31,6 +31,7 @@ from tritium.tensor import Tensor
 Array = np.ndarray[Any, np.dtype[Any]]
 FLOOR = 2.0**-60  # added to every norm: more than underflow takes away
 CHUNK = 1 << 18  # weights that are quantised at once, in the caches
+MANY = 8  # the CPU reads a table as a whole where more than one in so many of its rows could decide
 TOGETHER = 8  # inputs for which the table is read as fast as for one
 WORTH = 32 << 20  # bytes that must be saved: fewer are read in the time that bounds take
 WORTH_THERE = 64 << 20  # the same on a GPU, which reads them faster
@@ -183,10 +184,12 @@ class CertifiedHead:
         )
         return index, value, rows
 
-    def count_read(self, rows: Sequence[int]) -> None:
-        """Add tokens to the statistics, by how many rows of the table were read for each."""
-        whole = [n for n in rows if n >= self.table.shape[0]]
+    def count_read(self, rows: Sequence[int]) -> int:
+        """Add tokens to the statistics, by how many rows of the table were read for each; return for how many it was read as a whole."""
+        most = self.table.shape[0] // MANY if self.table.device.type == "cpu" else self.table.shape[0] - 1
+        whole = [n for n in rows if n > most]
         self.count(decided=len(rows) - len(whole), whole=len(whole), rows=sum(rows) - sum(whole))
+        return len(whole)
 
     def to(self, device: Any, table: Tensor) -> CertifiedHead:
         """Return the same on another device, where its table is already."""

@@ -478,12 +478,23 @@ class Scheduler:
         if not (parts := [p for p in parts if not p[0].scored]):
             return
         try:
-            rows = self.session.extend_all([run.slot for run, _ in parts], [ids for _, ids in parts])
+            rows = self._extend(parts)
         except Exception as e:
             self._read_alone(parts, e)
             return
         for (run, ids), logits in zip(parts, rows, strict=True):
             self._has_read(run, len(ids), logits)
+
+    def _extend(self, parts: list[tuple[_Run, tuple[int, ...]]]) -> Sequence[Any]:
+        """Read pieces of prompts; return for each what its next token is picked from. Of one that is read by itself the head is read
+        as far as that needs it: not at all before the last piece."""
+        run, ids = parts[0]
+        if len(parts) == 1 and run.length + len(ids) < len(run.prompt):
+            self.session.append(run.slot, ids)
+            return [None]
+        if len(parts) == 1 and run.need is not Need.ROW:
+            return [self.session.extend_bounded(run.slot, ids)]
+        return self.session.extend_all([run.slot for run, _ in parts], [ids for _, ids in parts])
 
     def _read_alone(self, parts: list[tuple[_Run, tuple[int, ...]]], error: Exception) -> None:
         """After reading together failed: one by one, so that only those end that cannot go on."""
