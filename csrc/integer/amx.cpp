@@ -159,17 +159,14 @@ struct Fetch {
 };
 
 // A panels of 16 tokens, `panel` bytes apart, times B vectors of 16 rows into (or added to) c[16 A][rows], `row` bytes
-// apart. meanwhile(u) does other work while the tiles of unit u are multiplied.
+// apart. meanwhile(u) does other work while the tiles of unit u are multiplied. Nothing is fetched ahead: tiles come from L2 in
+// 1.4 times the time that they take to multiply, and with a prefetch of each line in 1.6 times.
 template <int A, int B, class Meanwhile>
 TRITIUM_INLINE void multiply(const int8_t* q, int64_t panel, const uint8_t* w, const uint8_t* w2, int64_t units,
                              int32_t* c, int64_t row, bool add, const Meanwhile& meanwhile) {
   const auto place = [&](int a, int b) { return c + a * 4 * row + b * 16; };
   each<A * B>([&](auto i) { add ? load_tile<i>(place(i / B, i % B), row) : zero_tile<i>(); });
   for (int64_t u = 0; u < units; ++u, q += kTile, w += kTile, w2 += kTile) {
-    each<kLines>([&](auto line) {  // of the next unit, which may be in L2 only
-      _mm_prefetch(reinterpret_cast<const char*>(w + kTile + line * kLine), _MM_HINT_T0);
-      if constexpr (B == 2) _mm_prefetch(reinterpret_cast<const char*>(w2 + kTile + line * kLine), _MM_HINT_T0);
-    });
     load_tile<4>(q);
     if constexpr (A == 2) load_tile<5>(q + panel);
     load_tile<6>(w);
