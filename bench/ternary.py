@@ -426,7 +426,10 @@ def main() -> None:
         args.child.write_text(json.dumps(child(args, threads)))
         return
     import tritium as tt
+    from tritium.buffer import native, native_absence
 
+    if args.kernels and native is None:
+        raise SystemExit(f"--kernels compares native kernels, and there are none: {native_absence}")
     load, cold = os.getloadavg()[0], cold_bytes()
     ceilings = tt.ceilings(refresh=args.refresh, quick=args.quick, threads=args.threads)
     results = [run_child(threads, cold) for threads in args.threads]
