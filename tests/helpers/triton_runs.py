@@ -52,6 +52,22 @@ def kernels_of(name: str) -> Callable[[], Any]:
     return kernels
 
 
+def gpu_rows() -> tuple[Any, list[Any]]:
+    """The kernels of a GPU's rows, and the doubts they had: whether one holds, its message and its error."""
+    from tritium.errors import BoundsError
+
+    torch = import_module("torch")
+    cuda_rows, torch_rows = (import_module(f"tritium.backends.{name}.rows") for name in ("cuda", "torch"))
+    doubts: list[Any] = []
+
+    def doubt(bad: Any, message: str, error: type[Exception] = BoundsError) -> None:
+        doubts.append((bool(bad.any()), message, error))
+
+    space = import_module("tritium.backends.torch.space").Space(torch.device(PLACE), doubt)
+    space.on_host = False
+    return cuda_rows.kernels(space, torch_rows.kernels(space), True), doubts
+
+
 def passes(file: str, mode: str) -> None:
     """All of a file in one of the modes."""
     env = os.environ | {"TRITIUM_TEST_TRITON": mode, "TRITON_INTERPRET": str(int(mode == "interpreted"))}

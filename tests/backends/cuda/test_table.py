@@ -17,7 +17,7 @@ from tritium import dtype as dt, ops
 from tritium.backends.reference import packed
 from tritium.errors import BoundsError, QuantError
 from tritium.op import Spec
-from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled
+from triton_runs import INTERPRETED, PLACE, built, compiles, gpu_rows, in_both_modes, kernels_of, passes, runs, spilled
 
 torch = pytest.importorskip("torch", reason="tables on CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
@@ -114,7 +114,10 @@ def test_no_numbers_no_rows_and_rows_of_nothing() -> None:
     none = torch.empty((2, 0), dtype=torch.int32, device=PLACE)
     assert take(table, dt.tern2, (4, 8), one, none, 0)[0].shape == (2, 0, 8)
     some = torch.tensor([3, 1], device=PLACE)
-    assert take(table[:, :0], dt.tern2, (4, 0), one, some, 0)[0].shape == (2, 0)
+    rows, outside, damaged = take(table[:, :0], dt.tern2, (4, 0), one, some, 0)
+    assert rows.shape == (2, 0)
+    assert not outside.any()
+    assert not damaged.any()
     rows, outside, damaged = take(table[:0], dt.tern2, (0, 8), one, some, 0)
     assert not rows.any()
     assert bool(outside.all())
@@ -136,18 +139,8 @@ def test_a_column_of_numbers_is_read_where_it_is() -> None:
 @pytest.mark.parametrize("damage", [False, True])
 def test_as_a_row_it_has_torch_s_results_and_doubts(damage: bool) -> None:
     kernels()
-    from tritium.backends.cuda import rows as cuda_rows
-    from tritium.backends.torch import rows as torch_rows
-    from tritium.backends.torch.space import Space
-
-    doubts: list[Any] = []
-
-    def doubt(bad: Any, message: str, error: type[Exception] = BoundsError) -> None:
-        doubts.append((bool(bad.any()), message, error))
-
-    space = Space(torch.device(PLACE), doubt)
-    space.on_host = False
-    found = cuda_rows.kernels(space, torch_rows.kernels(space), True)[ops.take_rows]
+    table, doubts = gpu_rows()
+    found = table[ops.take_rows]
     specs = Spec((70, 128), dt.tern2), Spec((70, 2), dt.f16), Spec((3,), dt.i64)
     data = stored(np.random.default_rng(1).integers(-1, 2, (70, 128)).astype(np.int8), dt.tern2)
     if damage:

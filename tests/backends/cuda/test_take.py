@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tritium import dtype as dt, ops
-from tritium.errors import BoundsError
 from tritium.layout import Layout
 from tritium.op import Spec
-from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled
+from triton_runs import INTERPRETED, PLACE, built, compiles, gpu_rows, in_both_modes, kernels_of, passes, runs, spilled
 
 torch = pytest.importorskip("torch", reason="takes on CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
@@ -159,20 +158,8 @@ def test_one_launch_gives_rows_and_doubt(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def rows() -> tuple[Any, list[Any]]:
-    """The kernels of a GPU's rows, and the doubts they had."""
     kernels()
-    from tritium.backends.cuda import rows as cuda_rows
-    from tritium.backends.torch import rows as torch_rows
-    from tritium.backends.torch.space import Space
-
-    doubts: list[Any] = []
-
-    def doubt(bad: Any, message: str, error: type[Exception] = BoundsError) -> None:
-        doubts.append((bool(bad.any()), message, error))
-
-    space = Space(torch.device(PLACE), doubt)
-    space.on_host = False
-    return cuda_rows.kernels(space, torch_rows.kernels(space), True), doubts
+    return gpu_rows()
 
 
 def chosen(found: Any, row: Any, layouts: Any, *specs: Spec, **attrs: Any) -> Any:

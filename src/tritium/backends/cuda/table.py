@@ -47,9 +47,9 @@ def table_kernel(
 ):  # fmt: skip
     """Write out[i] = table[indices[i step]] * scale, COLUMNS of one row a CTA; negative indices count from the end.
 
-    line: bytes of a row, or of a row of tiles where LANES is not 0: there byte LANES / 4 words apart hold columns, and LANES rows have one
-    field each. outside[i]: whether an index is out of range; damaged: whether one of the CTA's integers is above MOST. SCALED: 0 one scale,
-    1 one for each row, 2 one for each GROUP of columns.
+    line: bytes of a row, or of a row of tiles where LANES is not 0: there LANES rows lie side by side, four columns of each and then the next
+    four, and a byte has a field of each of 8 / BITS rows, LANES apart. outside[i]: whether an index is out of range; damaged: whether one of
+    the CTA's integers is above MOST. SCALED: 0 one scale, 1 one for each row, 2 one for each GROUP of columns.
     """
     FIELDS: tl.constexpr = 8 // BITS
     begin(EARLY)
@@ -100,9 +100,9 @@ def take_rows(
     blocks = triton.cdiv(k, columns)
     outside = torch.empty(count, dtype=torch.bool, device=table.device)
     damaged = torch.empty(count * blocks, dtype=torch.bool, device=table.device)
-    if not n:
-        return out.zero_(), outside.fill_(True), damaged.fill_(False)
-    if count and k:
+    if not (n and k):  # of no rows each index is outside; of rows of nothing none is read
+        return out.zero_(), outside.fill_(k > 0), damaged.fill_(False)
+    if count:
         lanes = kind.rows * code.bits // 8 if kind.rows > 1 else 0
         table, scale = table.contiguous().view(torch.uint8), scale.contiguous()
         with current(table):
