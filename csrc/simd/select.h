@@ -44,17 +44,13 @@ class Before {
  public:
   static constexpr int kAtOnce = 4 * L;
 
-  explicit Before(const Order<U>& o) : order_(o), signed_(o) {}
-
-  // False: nothing comes before it.
-  bool set_bound(U rank) {
-    if (!Float || rank != static_cast<U>(~U{0})) {
-      bound_ = signed_.of(order_.bits(rank));
-      if (Float && !Largest && order_.is_zero(order_.bits(rank))) --bound_;  // the other zero is equal
-      return true;
+  Before(const Order<U>& o, U rank) : signed_(o) {
+    if (Float && rank == static_cast<U>(~U{0})) {  // NaN: every number comes before it, or none
+      bound_ = static_cast<S>(signed_.of(signed_.infinity) + 1);
+    } else {
+      bound_ = signed_.of(o.bits(rank));
+      if (Float && !Largest && o.is_zero(o.bits(rank))) --bound_;  // the other zero is equal
     }
-    bound_ = static_cast<S>(signed_.of(signed_.infinity) + 1);  // NaN: every number comes before it, or none
-    return !Largest;
   }
   // Of kAtOnce elements.
   TRITIUM_INLINE bool any(const U* from) const {
@@ -74,9 +70,8 @@ class Before {
     return reinterpret_cast<Vec<S>>(Largest ? v > bound_ : v < bound_);
   }
 
-  const Order<U> order_;
   const Signed<U> signed_;
-  S bound_ = 0;
+  S bound_;
 };
 
 // A few elements, always sorted.
@@ -89,12 +84,11 @@ class Few {
   static std::int64_t room(std::int64_t k) { return k; }
   bool is_full() const { return count_ == k_; }
   auto bound() const { return a_[k_ - 1].key; }
-  // Of an element that comes after those of its key. Returns whether the bound may have changed.
-  bool add(E e) {
+  // Of an element that comes after those of its key.
+  void add(E e) {
     std::int64_t i = count_ < k_ ? count_++ : k_ - 1;
     for (; i > 0 && e.key < a_[i - 1].key; --i) a_[i] = a_[i - 1];
     a_[i] = e;
-    return true;
   }
   const E* finish() { return a_; }
 
@@ -115,11 +109,9 @@ class Many {
   static std::int64_t room(std::int64_t k) { return 4 * k; }
   bool is_full() const { return bounded_; }
   Key bound() const { return bound_; }
-  bool add(E e) {
+  void add(E e) {
     a_[count_++] = e;
-    if (count_ < 2 * k_) return false;
-    drop();
-    return true;
+    if (count_ == 2 * k_) drop();
   }
   const E* finish() {
     if (count_ > k_) drop();
@@ -127,7 +119,7 @@ class Many {
   }
 
  private:
-  void drop() {
+  [[gnu::noinline]] void drop() {
     Key* const keys = reinterpret_cast<Key*>(b_);
     for (std::int64_t i = 0; i < count_; ++i) keys[i] = a_[i].key;
     std::nth_element(keys, keys + k_ - 1, keys + count_);
@@ -152,78 +144,59 @@ class Many {
   bool bounded_ = false;
 };
 
-// Offers the elements of a line to `chosen`, by ranks that are turned where the largest come first.
-template <bool Float, bool Largest, class E, class U, class Chosen>
-class Offer {
- public:
-  Offer(const Order<U>& o, Chosen& chosen) : order_(known(o)), before_(o), chosen_(chosen) {}
+// Where a block goes on after its element `first`: with the next elements of which some may come before `bound`, a rank that is turned
+// where the largest come first. `n`: with none.
+template <class U>
+using Next = std::int64_t (*)(const Order<U>& o, U bound, const U* block, std::int64_t first, std::int64_t n);
 
-  void line(const char* from, std::int64_t stride, std::int64_t n) {
-    std::int64_t i = 0;
-    for (; i < n && !chosen_.is_full(); ++i) chosen_.add(element(Order<U>::load(from + i * stride), i));
-    if (i == n || !set_bound()) return;
-    alignas(64) U block[kBlock];
-    for (; i < n; i += kBlock) {
-      const std::int64_t count = n - i < kBlock ? n - i : kBlock;
-      if (stride == sizeof(U)) {
-        std::memcpy(block, from + i * stride, static_cast<std::size_t>(count) * sizeof(U));
-      } else {
-        for (std::int64_t j = 0; j < count; ++j) block[j] = Order<U>::load(from + (i + j) * stride);
+template <class U, bool Float, bool Largest>
+std::int64_t next_before(const Order<U>& o, U bound, const U* block, std::int64_t first, std::int64_t n) {
+  constexpr int kAtOnce = Before<U, Float, Largest>::kAtOnce;
+  const Before<U, Float, Largest> before(o, static_cast<U>(Largest ? ~bound : bound));
+  std::int64_t i = first;
+  while (i + kAtOnce <= n && !before.any(block + i)) i += kAtOnce;
+  return i;
+}
+
+// Offers the elements of a line to `chosen`.
+template <class E, class U, class Chosen>
+[[gnu::noinline]] void offer_line(const Order<U>& order, Next<U> next, const char* from, std::int64_t stride, std::int64_t n,
+                                  U flip, Chosen& chosen) {
+  constexpr std::int64_t kBlock = 2048 / sizeof(U), kAtOnce = 4 * kLanes<U>;
+  const Order<U> o = order;
+  const auto element = [o, flip](U bits, std::int64_t index) -> E {
+    return {static_cast<U>(o.rank(bits) ^ flip), static_cast<decltype(E::index)>(index)};
+  };
+  std::int64_t i = 0;
+  for (; i < n && !chosen.is_full(); ++i) chosen.add(element(Order<U>::load(from + i * stride), i));
+  alignas(64) U block[kBlock];
+  for (; i < n && chosen.bound() > 0; i += kBlock) {  // nothing comes before 0
+    const std::int64_t count = n - i < kBlock ? n - i : kBlock;
+    if (stride == sizeof(U)) {
+      std::memcpy(block, from + i * stride, static_cast<std::size_t>(count) * sizeof(U));
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) block[j] = Order<U>::load(from + (i + j) * stride);
+    }
+    for (std::int64_t j = 0; (j = next(o, static_cast<U>(chosen.bound()), block, j, count)) < count;) {
+      const std::int64_t end = count - j < kAtOnce ? count : j + kAtOnce;
+      for (; j < end; ++j) {
+        const E e = element(block[j], i + j);
+        if (e.key < chosen.bound()) chosen.add(e);
       }
-      if (!some(block, count, i)) return;
     }
   }
-
- private:
-  static constexpr int kAtOnce = Before<U, Float, Largest>::kAtOnce;
-  static constexpr std::int64_t kBlock = 2048 / sizeof(U);
-
-  // The same, as far as the compiler may know it.
-  static Order<U> known(const Order<U>& o) {
-    if constexpr (Float) return Order<U>::of_float(o.infinity);
-    else return {o.below, o.above, o.infinity, false};
-  }
-  E element(U bits, std::int64_t index) const {
-    const U rank = static_cast<U>(order_.rank(bits) ^ static_cast<U>(Largest ? ~U{0} : 0));
-    return {rank, static_cast<decltype(E::index)>(index)};
-  }
-  bool set_bound() { return before_.set_bound(static_cast<U>(chosen_.bound() ^ (Largest ? ~U{0} : 0))); }
-
-  // False: nothing that follows comes before the bound.
-  bool some(const U* block, std::int64_t n, std::int64_t first) {
-    std::int64_t i = 0;
-    for (; i + kAtOnce <= n; i += kAtOnce) {
-      if (before_.any(block + i) && !each(block, i, i + kAtOnce, first)) return false;
-    }
-    return each(block, i, n, first);
-  }
-  bool each(const U* block, std::int64_t begin, std::int64_t end, std::int64_t first) {
-    bool moved = false;  // the bound of the vectors follows once for all: of rising numbers every one moves it
-    for (std::int64_t i = begin; i < end; ++i) {
-      const E e = element(block[i], first + i);
-      if (e.key < chosen_.bound()) moved |= chosen_.add(e);
-    }
-    return !moved || set_bound();
-  }
-
-  const Order<U> order_;
-  Before<U, Float, Largest> before_;
-  Chosen& chosen_;
-};
+}
 
 // The first k of n elements in sorted order, with memory for Chosen::room(k) of them.
 template <template <class> class Chosen, class E, class U>
 const E* select_first(const Order<U>& o, const char* from, std::int64_t stride, std::int64_t n, std::int64_t k, bool largest,
                       E* memory) {
+  constexpr bool kFloat = sizeof(U) > 1;  // there are floats of this size
+  const Next<U> next = kFloat && o.is_float ? largest ? next_before<U, kFloat, true> : next_before<U, kFloat, false>
+                       : largest           ? next_before<U, false, true>
+                                           : next_before<U, false, false>;
   Chosen<E> chosen(memory, k);
-  const auto offer = [&]<bool Float, bool Largest>() {
-    Offer<Float, Largest, E, U, Chosen<E>>(o, chosen).line(from, stride, n);
-  };
-  if (sizeof(U) > 1 && o.is_float) {
-    largest ? offer.template operator()<sizeof(U) != 1, true>() : offer.template operator()<sizeof(U) != 1, false>();
-  } else {
-    largest ? offer.template operator()<false, true>() : offer.template operator()<false, false>();
-  }
+  offer_line<E>(o, next, from, stride, n, static_cast<U>(largest ? ~U{0} : 0), chosen);
   return chosen.finish();
 }
 

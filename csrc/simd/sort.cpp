@@ -74,7 +74,7 @@ int parts_for(int64_t n) {
 
 // Sorts elements in memory by several threads: each a part, then pairs of parts are merged. Returns a or b.
 template <class E>
-E* sort_parts(E* a, E* b, int64_t n, int parts) {
+[[gnu::noinline]] E* sort_parts(E* a, E* b, int64_t n, int parts) {
   if (parts == 1) return stable_sort(a, b, n);
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
