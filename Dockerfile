@@ -8,7 +8,8 @@
 FROM python:3.12-slim-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY . /source
-RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
+# For every CPU: the image may run elsewhere.
+RUN TRITIUM_ISAS=all python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
 
 FROM python:3.12-slim-bookworm
 LABEL org.opencontainers.image.title="tritium" \

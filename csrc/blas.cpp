@@ -55,7 +55,9 @@ bool ready() { return library.load(std::memory_order_acquire) != nullptr; }
 // The symbols of the scipy-openblas wheels carry a prefix, those of the distributions do not.
 template <class F>
 bool look_up(void* handle, const char* name, F& f) {
-  f = reinterpret_cast<F>(dlsym(handle, (std::string("scipy_") + name).c_str()));
+  std::string prefixed = "scipy_";
+  prefixed += name;
+  f = reinterpret_cast<F>(dlsym(handle, prefixed.c_str()));
   if (!f) f = reinterpret_cast<F>(dlsym(handle, name));
   return f != nullptr;
 }

@@ -142,8 +142,8 @@ struct Reader {
   void (*run)(const char*, int64_t, int64_t, int64_t);
 };
 Reader reader() {
-  if (isa_available(Isa::avx512)) return {256, read_avx512};
-  if (isa_available(Isa::avx2)) return {128, read_avx2};
+  if (isa_detected(Isa::avx512)) return {256, read_avx512};
+  if (isa_detected(Isa::avx2)) return {128, read_avx2};
   return {64, read_sse2};
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "built.h"
 #include "experts.h"
 
 #if defined(__x86_64__)
@@ -80,31 +81,8 @@ static void append(std::vector<Entry>& to, const Table& from) {
   Table tiled_table();             \
   }
 
-#ifndef TRITIUM_WITHOUT_PORTABLE
-TRITIUM_DECLARE_ISA(portable)
-#endif
-#if defined(__x86_64__)
-#ifndef TRITIUM_WITHOUT_AVX2
-TRITIUM_DECLARE_ISA(avx2)
-#endif
-#ifndef TRITIUM_WITHOUT_AVX512
-TRITIUM_DECLARE_ISA(avx512)
-#endif
-TRITIUM_DECLARE_TILED(avx2)
-TRITIUM_DECLARE_TILED(avxvnni)
-TRITIUM_DECLARE_TILED(avx512bw)
-TRITIUM_DECLARE_TILED(avx512vnni)
-namespace avx512vnni {
-Table amx_table();  // in the namespace of the kernels it leaves few tokens to
-}
-#elif defined(__aarch64__)
-#ifndef TRITIUM_WITHOUT_NEON
-TRITIUM_DECLARE_ISA(neon)
-#endif
-TRITIUM_DECLARE_TILED(neon)
-TRITIUM_DECLARE_TILED(dotprod)
-TRITIUM_DECLARE_TILED(i8mm)
-#endif
+TRITIUM_KERNEL_SETS(TRITIUM_DECLARE_ISA)
+TRITIUM_PRODUCT_SETS(TRITIUM_DECLARE_TILED)
 
 namespace {
 
@@ -137,22 +115,17 @@ void append_experts(std::vector<Entry>& entries, Isa isa, Tiled tiled) {
   }
 }
 
+#define TRITIUM_COLLECT(isa) \
+  case Isa::isa: isa::collect(entries); break;
+#define TRITIUM_COLLECT_TILED(isa) \
+  case Isa::isa: append(entries, isa::tiled_table()); break;
+#define TRITIUM_BUILT(isa) \
+  case Isa::isa: return true;
+
 std::vector<Entry> collect(Isa isa) {
   std::vector<Entry> entries;
   switch (isa) {
-#if defined(__x86_64__)
-#ifndef TRITIUM_WITHOUT_AVX2
-    case Isa::avx2: avx2::collect(entries); break;
-#endif
-#ifndef TRITIUM_WITHOUT_AVX512
-    case Isa::avx512: avx512::collect(entries); break;
-#endif
-#elif defined(__aarch64__) && !defined(TRITIUM_WITHOUT_NEON)
-    case Isa::neon: neon::collect(entries); break;
-#endif
-#ifndef TRITIUM_WITHOUT_PORTABLE
-    case Isa::portable: portable::collect(entries); break;
-#endif
+    TRITIUM_KERNEL_SETS(TRITIUM_COLLECT)
     default: break;
   }
   append_experts(entries, isa, Tiled::no);
@@ -165,21 +138,25 @@ Isa tiled_base(Isa isa) { return isa == Isa::avx512 ? Isa::avx512bw : isa; }
 std::vector<Entry> collect_tiled(Isa isa) {
   std::vector<Entry> entries;
   switch (isa) {
-#if defined(__x86_64__)
-    case Isa::avx2: append(entries, avx2::tiled_table()); break;
-    case Isa::avxvnni: append(entries, avxvnni::tiled_table()); break;
-    case Isa::avx512bw: append(entries, avx512bw::tiled_table()); break;
-    case Isa::avx512vnni: append(entries, avx512vnni::tiled_table()); break;
-    case Isa::amx: append(entries, avx512vnni::amx_table()); break;
-#elif defined(__aarch64__)
-    case Isa::neon: append(entries, neon::tiled_table()); break;
-    case Isa::dotprod: append(entries, dotprod::tiled_table()); break;
-    case Isa::i8mm: append(entries, i8mm::tiled_table()); break;
-#endif
+    TRITIUM_PRODUCT_SETS(TRITIUM_COLLECT_TILED)
     default: break;
   }
   append_experts(entries, isa, Tiled::yes);
   return entries;
+}
+
+bool has_kernels(Isa isa) {
+  switch (isa) {
+    TRITIUM_KERNEL_SETS(TRITIUM_BUILT)
+    default: return false;
+  }
+}
+
+bool has_products(Isa isa) {
+  switch (isa) {
+    TRITIUM_PRODUCT_SETS(TRITIUM_BUILT)
+    default: return false;
+  }
 }
 
 // By instruction set; those not available here, and bases not their own, have none.
@@ -287,11 +264,7 @@ bool has_i8mm() { return false; }
 
 bool detect(Isa isa) {
   switch (isa) {
-#ifdef TRITIUM_WITHOUT_PORTABLE
-    case Isa::portable: return false;
-#else
-    case Isa::portable: return true;
-#endif
+    case Isa::portable:
     case Isa::neon: return true;
     case Isa::dotprod: return has_dotprod();
     case Isa::i8mm: return has_dotprod() && has_i8mm();
@@ -318,33 +291,28 @@ bool isa_from_name(const char* name, Isa* isa) {
 
 Isa base(Isa isa) {
   switch (isa) {
-    case Isa::avxvnni: return base(Isa::avx2);
+    case Isa::avxvnni: return Isa::avx2;
     case Isa::avx512bw:
     case Isa::avx512vnni:
-    case Isa::amx: return base(Isa::avx512);
+    case Isa::amx: return Isa::avx512;
     case Isa::dotprod:
-    case Isa::i8mm: return base(Isa::neon);
-#ifdef TRITIUM_WITHOUT_AVX2
-    case Isa::avx2: return Isa::portable;
-#endif
-#ifdef TRITIUM_WITHOUT_AVX512
-    case Isa::avx512: return Isa::portable;
-#endif
-#ifdef TRITIUM_WITHOUT_NEON
-    case Isa::neon: return Isa::portable;
-#endif
+    case Isa::i8mm: return Isa::neon;
     default: return isa;
   }
 }
 
-bool isa_available(Isa isa) {
-  static const auto available = [] {
+bool isa_built(Isa isa) { return has_kernels(isa) || has_products(isa); }
+
+bool isa_detected(Isa isa) {
+  static const auto detected = [] {
     std::array<bool, kIsas> found{};
     for (int i = 0; i < kIsas; ++i) found[static_cast<std::size_t>(i)] = detect(static_cast<Isa>(i));
     return found;
   }();
-  return available[static_cast<std::size_t>(isa)];
+  return detected[static_cast<std::size_t>(isa)];
 }
+
+bool isa_available(Isa isa) { return isa_built(isa) && isa_detected(isa); }
 
 Isa current_isa() { return choice().isa; }
 

@@ -16,8 +16,9 @@ Isa base(Isa isa);  // itself if it has kernels for everything
 const char* isa_name(Isa isa);
 bool isa_from_name(const char* name, Isa* isa);  // false: no such name
 
-// Whether the kernels of `isa` are part of this build and this CPU can run them.
-bool isa_available(Isa isa);
+bool isa_built(Isa isa);      // its kernels are part of this build
+bool isa_detected(Isa isa);   // this CPU can run them
+bool isa_available(Isa isa);  // both
 
 // The widest available one, or the one the environment variable TRITIUM_ISA names. A name that is unknown or not
 // available here changes nothing; isa_rejected() then gives it back, so that the caller can report it, else nullptr.

@@ -87,8 +87,9 @@ def test_types_are_shipped_where_the_classifier_says_so() -> None:
     assert (Path(tt.__file__).parent / "py.typed").exists()
 
 
-def test_the_version_is_one() -> None:
-    assert PROJECT["version"] == tt.__version__
+def test_the_version_stands_in_one_place() -> None:
+    assert PROJECT["dynamic"] == ["version"]
+    assert "version" not in PROJECT
 
 
 @pytest.mark.parametrize("pure", ["", "1"], ids=["native", "pure"])
@@ -195,7 +196,7 @@ def test_issue_forms_name_commands_that_exist() -> None:
 def test_the_citation_agrees_with_the_project() -> None:
     yaml = pytest.importorskip("yaml")
     citation = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
-    assert str(citation["version"]) == PROJECT["version"]
+    assert str(citation["version"]) == tt.__version__
     assert citation["repository-code"] == HOME
     assert citation["license"] == PROJECT["license"]
     assert citation["authors"] == PROJECT["authors"]

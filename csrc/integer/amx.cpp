@@ -640,6 +640,11 @@ Plan plan(const Product& p, int64_t m) {
 
 }  // namespace
 
-Table amx_table() { return products<kFormats>(); }
-
 }  // namespace tritium::TRITIUM_ISA
+
+// A set of its own, in the namespace of the kernels that it leaves few tokens to.
+namespace tritium::amx {
+
+Table tiled_table() { return TRITIUM_ISA::products<TRITIUM_ISA::kFormats>(); }
+
+}  // namespace tritium::amx

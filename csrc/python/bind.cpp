@@ -99,10 +99,11 @@ nb::list kernel_names(const std::optional<std::string>& isa) {
   return names;
 }
 
-nb::list isas() {
+template <bool (*Holds)(Isa)>
+nb::list isas_where() {
   nb::list names;
   for (int i = 0; i < kIsas; ++i)
-    if (isa_available(static_cast<Isa>(i))) names.append(nb::str(isa_name(static_cast<Isa>(i))));
+    if (Holds(static_cast<Isa>(i))) names.append(nb::str(isa_name(static_cast<Isa>(i))));
   return names;
 }
 
@@ -172,7 +173,7 @@ nb::dict blas_dict() {
 nb::list ceiling_peaks() {
   nb::list all;
   for (const Peak& peak : peaks()) {
-    const char* absence = isa_available(peak.isa) ? "" : peak.absence;
+    const char* absence = isa_detected(peak.isa) ? "" : peak.absence;
     all.append(nb::make_tuple(peak.name, peak.kind, peak.instruction, absence));
   }
   return all;
@@ -187,7 +188,7 @@ void check_sampling(int threads, int samples, double seconds) {
 std::vector<double> ceiling_peak_rates(const std::string& name, int threads, int samples, double seconds) {
   check_sampling(threads, samples, seconds);
   const Peak* peak = find_peak(name.c_str());
-  if (!peak || !isa_available(peak->isa))
+  if (!peak || !isa_detected(peak->isa))
     throw nb::value_error(("the instruction " + name + " is not available here.").c_str());
   nb::gil_scoped_release released;
   return peak_rates(*peak, threads, samples, seconds);
@@ -310,7 +311,9 @@ NB_MODULE(_native, m) {
   m.def("kernel", kernel, "name"_a, "isa"_a.none() = nb::none(), "The kernel of that name, or None.");
   m.def("kernels", kernels, "name"_a, "isa"_a.none() = nb::none(), "The kernels of that name that can run here, best first.");
   m.def("kernel_names", kernel_names, "isa"_a.none() = nb::none());
-  m.def("isas", isas, "The instruction sets available here, narrow to wide.");
+  m.def("isas", isas_where<isa_available>, "The instruction sets available here, narrow to wide.");
+  m.def("isas_built", isas_where<isa_built>, "Those that this build has kernels for.");
+  m.def("isas_detected", isas_where<isa_detected>, "Those that this CPU can run, built or not.");
   m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use.");
   m.def("isa_base", [](const std::string& isa) { return isa_name(base(isa_of(isa))); }, "isa"_a,
         "The instruction set whose kernels serve all but integer products.");

@@ -5,15 +5,11 @@
 #include <new>
 #include <vector>
 
+#include "built.h"
 #include "tape_object.h"
 
-// A copy of the kernels that this build has; all refuse the same.
-#ifdef TRITIUM_WITHOUT_PORTABLE
-#define TRITIUM_COPY neon
-#else
-#define TRITIUM_COPY portable
-#endif
-namespace tritium::TRITIUM_COPY {
+// Any copy of the kernels: all refuse the same.
+namespace tritium::TRITIUM_FIRST {
 const char* tape_refusal(const Tape& tape);
 }
 
@@ -113,7 +109,7 @@ bool settle(TapeObject* self) {
   }
   const bool fits = tape.inputs <= kMaxInputs && tape.outputs >= 1 && tape.outputs <= kMaxOutputs;
   const char* why = !ordered ? "its operands are out of order" : !fits ? "it has too many inputs or outputs" : nullptr;
-  if (!why) why = TRITIUM_COPY::tape_refusal(tape);
+  if (!why) why = TRITIUM_FIRST::tape_refusal(tape);
   if (why) PyErr_Format(PyExc_ValueError, "Tape: it cannot run: %s.", why);
   return !why;
 }

@@ -228,8 +228,15 @@ def test_the_cpu_with_other_kernels_is_named_as_a_device() -> None:
         "tritium", "portable", "reference", "tritium:mlx",
     ]  # fmt: skip
     assert peers.kernels_absent("cpu:portable") == ""
-    other = next(isa for isa in peers.ISAS if isa not in native.isas())
-    assert peers.kernels_absent(f"cpu:{other}").startswith("this CPU and build have portable")
+    other = next(isa for isa in peers.ISAS if isa not in native.isas_detected())
+    assert peers.kernels_absent(f"cpu:{other}").startswith(f"this CPU and build have {native.isas()[0]}")
+
+
+@needs_native
+def test_kernels_that_were_not_built_are_a_note_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "isas_built", lambda: [])
+    isa = native.isas_detected()[-1]
+    assert peers.kernels_absent(f"cpu:{isa}") == "this build has no kernels for it; TRITIUM_ISAS=all pip install . has them"
 
 
 @pytest.mark.parametrize("name", ["mlx", "torch"])

@@ -296,6 +296,17 @@ def shipped_storage() -> DType:
     return tern5 if wide else tern2
 
 
+def unbuilt() -> list[str]:
+    """Return the instruction sets that this CPU runs and this build has no kernels for, narrow to wide."""
+    return [] if native is None else [isa for isa in native.isas_detected() if isa not in native.isas_built()]
+
+
+def faster_unbuilt() -> str:
+    """Return the one of them that would be preferred to what is used; "" if there is none."""
+    known = [] if native is None else native.isas_detected()
+    return next((isa for isa in reversed(unbuilt()) if known.index(isa) > known.index(native.isas()[-1])), "")
+
+
 def _followed() -> Mapping[str, tuned.Choice]:
     """Return the choices that were tuned; none where TRITIUM_ISA sets the kernels."""
     return {} if native is None or os.environ.get("TRITIUM_ISA") else tuned.choices()
@@ -313,6 +324,12 @@ class Cpu(Backend):
             if isa := native.isa_rejected():
                 known = ", ".join(native.isas())
                 settings.log.warning("TRITIUM_ISA=%s is not available here (%s); using %s", isa, known, native.isa())
+            if better := faster_unbuilt():
+                settings.log.warning(
+                    "this build has kernels for %s, and this CPU runs %s; using %s, which is slower. Build it on this machine: "
+                    "pip install --force-reinstall --no-deps --no-cache-dir, and the folder or address it came from",
+                    ", ".join(native.isas_built()), better, native.isa(),
+                )  # fmt: skip
             threads = os.environ.get("TRITIUM_NUM_THREADS", "1")
             if not threads.isdigit() or int(threads) < 1:
                 settings.log.warning(
@@ -396,6 +413,11 @@ class Cpu(Backend):
             facts
             | {
                 "isa": f"{native.isa()} (of {', '.join(native.isas())})",
+                **(
+                    {"not built": f"{', '.join(left)}: TRITIUM_ISAS=all pip install . has them"}
+                    if (left := unbuilt())
+                    else {}
+                ),
                 "kernels": f"{native.isa_base(native.isa())}; products with packed weights: {products}",
                 "threads": str(native.num_threads()),
                 "blas": blas(),

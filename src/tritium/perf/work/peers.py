@@ -104,7 +104,11 @@ def kernels_absent(device: str) -> str:
 
 def _variant(isa: str, variables: tuple[tuple[str, str], ...]) -> Arm | str:
     """Return Tritium with the kernels of another instruction set, or why it is left out."""
+    from tritium.backends.cpu.device import unbuilt
+
     isas = list(native.isas()) if native is not None else []
+    if isa in unbuilt():
+        return f"tritium {isa} is left out: this build has no kernels for it; TRITIUM_ISAS=all pip install . has them"
     if isa not in isas:
         return f"tritium {isa} is left out: this CPU and build have {', '.join(isas) or 'no native kernels'}"
     return Arm(f"tritium {isa}", "tritium", environment=(*variables, ("TRITIUM_ISA", isa)), optimisation=isa)

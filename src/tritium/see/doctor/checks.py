@@ -282,6 +282,11 @@ def check_isa(selection: Isa) -> Finding:
         )  # fmt: skip
     if selection.requested and selection.now != selection.known[-1]:
         return Finding("warning", f"TRITIUM_ISA limits the kernels to {selection.now}", evidence, "unset TRITIUM_ISA")
+    if selection.unbuilt:
+        return Finding(
+            "warning", f"this build has no kernels for {selection.unbuilt}, which this CPU runs", evidence,
+            "install it again on this machine, with --no-cache-dir; or build it for every CPU: TRITIUM_ISAS=all",
+        )  # fmt: skip
     return Finding("fine", f"kernels for {selection.now}", evidence)
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from tritium import buffer, settings
 from tritium.backends import device
+from tritium.backends.cpu.device import faster_unbuilt
 from tritium.machine import tuned
 from tritium.machine.ceilings import ceilings
 from tritium.machine.facts import this_machine
@@ -107,6 +108,7 @@ class Isa:
     known: tuple[str, ...]  # narrow to wide
     requested: str  # TRITIUM_ISA
     rejected: str  # requested, but not supported
+    unbuilt: str = ""  # better for this CPU, but not part of this build
 
 
 @dataclass(frozen=True)
@@ -301,7 +303,8 @@ def read_isa(readings: Readings) -> Isa | Absent:
     native = buffer.native
     if native is None:
         return Absent("unsupported", f"there is no native library: {buffer.native_absence}")
-    return Isa(native.isa(), tuple(native.isas()), os.environ.get("TRITIUM_ISA", ""), native.isa_rejected() or "")
+    requested, rejected = os.environ.get("TRITIUM_ISA", ""), native.isa_rejected() or ""
+    return Isa(native.isa(), tuple(native.isas()), requested, rejected, faster_unbuilt())
 
 
 def read_blas(readings: Readings) -> Blas:
