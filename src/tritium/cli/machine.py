@@ -1,23 +1,232 @@
-"""`tritium doctor` and `tritium targets`: what stands in the way of speed here, and how far the guides' targets are reached.
+"""Commands about this machine and what runs on it.
 
-Knows nothing of what is looked at or how it is measured.
+tritium devices   devices here, and how to get the others
+tritium ops       ops, and the kernels of each device
+tritium doctor    what stands in the way of speed here
+tritium ceilings  peak compute and memory bandwidth of this machine
+tritium targets   how far the guides' targets are reached
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tritium.cli.target import check_folders, check_outputs, check_target, run_target
 from tritium.cli.text import Table, bar, echo, json_option, print_parts, say, shown
+from tritium.errors import DeviceError, nearest
+
+if TYPE_CHECKING:
+    from tritium import backends
+    from tritium.machine.ceilings import Ceiling, Ceilings
+    from tritium.op import Op
 
 FILE, THERE = click.Path(dir_okay=False), click.Path(exists=True, dir_okay=False)
 COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
 MISSED = {"pass": "green", "not reached": "yellow", "undecided": "yellow"}
+
+
+@click.command()
+@json_option()
+def devices(as_json: bool) -> None:
+    """List the devices: those here, and how to get the others."""
+    from tritium import backends
+
+    listed = backends.devices()
+    try:
+        choice = backends.default_device()
+    except DeviceError:  # the list is what helps against it
+        if not as_json:
+            _list_devices(listed, None)
+        raise
+    if as_json:
+        rows = [d._asdict() for d in listed]
+        click.echo(json.dumps({"default": str(choice.device), "why": choice.why, "devices": rows}, indent=2))
+        return
+    _list_devices(listed, choice)
+
+
+def _list_devices(listed: list[backends.Found], choice: backends.Choice | None) -> None:
+    for d in listed:
+        if d.available:
+            say(d.name, "bold", end="")
+            echo(f"  (default: {choice.why})" if choice and d.name == str(choice.device) else "", column=len(d.name))
+            for key, value in d.facts.items():
+                echo(f"  {key:<10} {value}")
+    for d in listed:
+        if not d.available:
+            echo(f"{d.name:<6} not available: {d.why}; {d.remedy}.")
+
+
+def kernels_of(row: Op) -> dict[str, list[str]]:
+    """For each device here, the kernels of a row, best first."""
+    from tritium import backends
+    from tritium.op import Kind
+
+    out = {}
+    for d in backends.devices():
+        if not d.available:
+            continue
+        backend = backends.device(d.name).backend
+        if row.kind is Kind.VIEW:
+            out[d.name] = ["view"]
+        elif row in backend.dynamic:
+            out[d.name] = ["numpy"]
+        else:
+            names = dict.fromkeys(k.name for k in backend.kernels.get(row, ()))
+            out[d.name] = list(names) or (["lowered"] if row.lower else [])
+    return out
+
+
+@click.command(name="ops")
+@click.argument("name", required=False)
+@json_option()
+@click.option("--markdown", is_flag=True, help="Print the page docs/ops.md.")
+def ops_command(name: str | None, as_json: bool, markdown: bool) -> None:
+    """List the ops and their kernels. With a NAME, all about one op."""
+    from tritium.op import OPS
+
+    if name is not None:
+        if name not in OPS:
+            raise click.UsageError(f"{name!r} is not an operation.{nearest(name, OPS)}")
+        echo(describe(OPS[name]))
+        return
+    if markdown:
+        click.echo(ops_page(), nl=False)
+        return
+    listed = list(OPS.values())
+    if as_json:
+        rows = [
+            {"name": o.name, "kind": o.kind.value, "doc": o.doc, "ulps": o.ulps, "kernels": kernels_of(o)}
+            for o in listed
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    body = [[o.name, o.kind.value, _kernels(o), o.doc.splitlines()[0]] for o in listed]
+    print_parts(Table(body, ["op", "kind", "kernels, best first", "what it does"]))
+
+
+def _kernels(row: Op) -> str:
+    return "; ".join(f"{device}: {', '.join(names) or 'none'}" for device, names in kernels_of(row).items())
+
+
+def describe(row: Op) -> str:
+    """All a row says of itself."""
+    lines = [f"{row.name}{row.__signature__}", f"  {row.doc}", "", f"kind     {row.kind.value}"]
+    lines.append(f"kernels  {_kernels(row)}")
+    lines.append(f"ulps     {row.ulps:g} (0: exactly the reference)")
+    if row.expr:
+        lines.append(f"expr     {row.expr}")
+    if row.lower:
+        lines.append("lower    yes: runs on any device that has the rows it is made of")
+    if row.traits:
+        lines.append(f"traits   {str(row.traits).removeprefix('Trait.').replace('|', ', ').lower()}")
+    lines.append(f"samples  {len(row.samples)}")
+    return "\n".join(lines)
+
+
+def ops_page() -> str:
+    """docs/ops.md: the table for people; a test keeps the file equal to this."""
+    from tritium.op import OPS, Kind
+
+    head = (
+        "# Operations\n\n"
+        "Generated by `tritium ops --markdown` from `src/tritium/ops.py`. Every row runs eagerly and in graphs, on views, in place "
+        "where it says so, and with `out=`.\n"
+        "`exact` rows equal the reference (NumPy) bit for bit; for the others the number is the distance allowed, in units of the "
+        "last place.\n\n"
+    )
+    parts = [head]
+    for kind in Kind:
+        rows = [o for o in OPS.values() if o.kind is kind]
+        parts.append(f"## {kind.value}\n\n| op | what it does | exactness | in place |\n|---|---|---|---|\n")
+        for o in rows:
+            exact = "exact" if not o.ulps else f"{o.ulps:g} ulp"
+            signature = f"`{o.name}{o.__signature__}`".replace("|", "\\|")
+            parts.append(f"| {signature} | {o.doc.splitlines()[0]} | {exact} | {'yes' if o.inplace else ''} |\n")
+        parts.append("\n")
+    return "".join([*parts, *_missing_rows()]).rstrip() + "\n"
+
+
+def _missing_rows() -> Iterator[str]:
+    yield (
+        "## devices\n\nEvery row runs on `cpu`. On `mlx` and `torch` it runs too, or is made of other rows, but for these, which "
+        "raise an error\nwith the reason (f64 exists neither on `mlx:gpu` nor on `mps`):\n\n| device | op | why |\n|---|---|---|\n"
+    )
+    from tritium.backends.values import missing  # of this page alone
+
+    for device, rows in (
+        ("mlx", missing.MLX),
+        ("torch, mps", missing.TORCH),
+        ("mps, cuda", missing.ON_HOST),
+        ("mps", missing.HEAD),
+    ):
+        yield from (f"| {device} | `{row.name}` | {why} |\n" for row, why in rows.items())
+
+
+@click.command(name="ceilings")
+@json_option("Print JSON with every sample.")
+@click.option("--refresh", is_flag=True, help="Measure again, even if stored.")
+@click.option("--quick", is_flag=True, help="Fewer and shorter samples.")
+def ceilings_command(as_json: bool, refresh: bool, quick: bool) -> None:
+    """Measure this machine's peak compute and memory bandwidth.
+
+    FLOP/s, int8 OP/s, and bytes per second of every cache and of memory. Measured once (a few seconds) and stored;
+    benchmarks print their share of it.
+    """
+    from tritium.machine.ceilings import as_dict, ceilings
+
+    measured = ceilings(refresh=refresh, quick=quick)
+    if as_json:
+        click.echo(json.dumps(as_dict(measured), indent=2, allow_nan=False))
+    else:
+        print_parts(*ceilings_parts(measured))
+
+
+def ceilings_page(measured: Ceilings) -> str:
+    """Return the ceilings as plain text."""
+    return "\n".join(map(str, ceilings_parts(measured)))
+
+
+def ceilings_parts(peaks: Ceilings) -> list[str | Table]:
+    """Return the ceilings as tables: the best sample of each, and the spread of the others."""
+    m = peaks.machine
+    lines: list[str | Table] = [f"{m.cpu}, {m.usable} of {m.cpus} CPUs, {m.memory_gib:g} GiB, {m.system}"]
+    for kind, title in (("f32", "compute, f32"), ("int8", "compute, int8"), ("bytes", "memory")):
+        body: list[list[str]] = []
+        absent: dict[str, str] = {}
+        for name in dict.fromkeys(r.name for r in peaks.rows if r.kind == kind):
+            rows = [peaks.of(name, n) for n in peaks.threads]
+            if measured := [r for r in rows if r.samples]:
+                body.append([name, measured[0].how, *map(_ceiling, rows)])
+            absent |= {f"{name}, {r.threads} threads" if measured else name: r.absent for r in rows if r.absent}
+        heads = [title, "by", *(f"{n} thread{'s' * (n > 1)}" for n in peaks.threads)]
+        lines += ["", Table(body, heads)] if body else []
+        lines += [f"{name}: not measured: {why}." for name, why in absent.items()]
+    lines += [
+        "",
+        "The best sample, the median, and half the width of the middle half. Bytes are counted as STREAM does.",
+    ]
+    if peaks.disturbed:
+        lines.append("Many samples differ widely: other work was running, and the truth may lie higher.")
+    lines.append(
+        f"Measured {peaks.measured_at} in {peaks.elapsed_s:g} s{', quickly' * peaks.quick}; --refresh measures again."
+    )
+    return lines + ([f"Kept in {peaks.path}"] if peaks.path else [])
+
+
+def _ceiling(row: Ceiling) -> str:
+    from tritium.machine.ceilings import scaled
+
+    if not row.samples:
+        return "-"
+    middle = scaled(row.median, row.unit, like=row.best).split()[0]
+    return f"{scaled(row.best, row.unit)} (median {middle} ±{row.spread / 2:.0%})"
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -24,7 +24,6 @@ from tritium.arguments import read_duration
 from tritium.cli.target import OURS, check_folders, check_outputs, make_workload, run_target
 from tritium.cli.text import echo, json_option, print_json, say, shown
 from tritium.errors import TritiumError, nearest
-from tritium.recording import scope
 
 if TYPE_CHECKING:
     from tritium.see.profile.profile import Profile, Recording
@@ -147,6 +146,7 @@ Program = Callable[[], int]  # gives its exit code
 
 def _workload(options: ProfileOptions) -> Program:
     """A workload of the benchmarks, made and called once before it is profiled."""
+    from tritium.recording import scope
 
     seconds = read_duration(options.duration, "--duration")
     name, call = make_workload(options.workload or "", options.candidate)

@@ -12,8 +12,6 @@ from typing import Any
 import click
 
 from tritium.cli.text import Counts, Sizes, Table, bar, echo, json_option, print_parts, say, shown
-from tritium.machine import tuned
-from tritium.machine.facts import seconds_text
 
 NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads", "device")
 
@@ -88,6 +86,7 @@ def tune(
 
 def _keep_devices(source: str, as_json: bool) -> None:
     """Store the devices by size of a comparison."""
+    from tritium.machine import tuned
     from tritium.perf.store import results as store
     from tritium.perf.tune import keep_devices
 
@@ -120,6 +119,8 @@ def _sizes(shapes: tuple[tuple[int, ...], ...] | None, model: str | None) -> tup
 def _tune(
     names: tuple[str, ...], quick: bool, as_json: bool, sizes: tuple[tuple[int, int], ...], batches: tuple[int, ...]
 ) -> None:
+    from tritium.machine import tuned
+    from tritium.machine.facts import seconds_text
     from tritium.perf.records import json_io as records
     from tritium.perf.tune import choices as tune_choices
 
@@ -178,6 +179,7 @@ def _value(o: Any) -> str:
 
 
 def _list(as_json: bool) -> None:
+    from tritium.machine import tuned
     from tritium.perf.tune import choices as tune_choices, file as tune_file, racing as tune
 
     stored, followed = tune_file.choices(), tuned.choices()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from speed_tables import speed_table
-from tritium.cli import reproduce
+from tritium.cli.projects import reproduce
 from tritium.errors import ArgumentError
 from tritium.perf.records import speed
 from tritium.perf.records.speed import Entry, Figure, Host, Need
