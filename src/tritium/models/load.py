@@ -18,13 +18,13 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tritium import backends, dtype as dt, io, memory
-from tritium.arguments import checked
+from tritium import backends, io, memory
+from tritium.arguments import checked, checked_except
 from tritium.errors import ArgumentError, DeviceError, FormatError, MissingFileError
 from tritium.escape import visible
 from tritium.families import BY_TYPE
@@ -44,18 +44,25 @@ from tritium.models.speculation.speculator import check_draft
 from tritium.models.text import vocabulary as text
 from tritium.models.text.constraints import KINDS, Format, FormatOptions, constrain
 from tritium.models.text.tokenizer import Tokenizer
-from tritium.models.weights import Divided, Network, assemble, from_entries, read_adapters, with_copy
+from tritium.models.weights import STORAGES, Divided, Network, assemble, from_entries, read_adapters, with_copy
 from tritium.nn.certified import HeadStatistics
 from tritium.nn.linear import ACTIVATIONS as WORDS, QuantLinear
 from tritium.nn.mixers import Experts
 from tritium.parallel.group import as_group
 from tritium.tensor import Tensor
 
+if TYPE_CHECKING:
+    from tritium.io.model.opening import Variant
+    from tritium.models.session import KVDType
+    from tritium.models.weights import HeadDType, Storage
+    from tritium.ops import Activations
+else:  # any string at run time: the code that looks one up refuses an unknown one, and names those there are
+    HeadDType = KVDType = Storage = Variant = Activations = str
+
 # The models in the package; the first is what is loaded without a name.
 SHIPPED = ("kjv", "kjv-g128", "kjv-draft")
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 TOKENIZER = "tokenizer.gguf"  # the keys of a vocabulary, in a file of our own
-STORAGES = {"tern2": dt.tern2, "tern5": dt.tern5}
 
 
 class GenerationOptions(TextOptions, SamplingOptions, FormatOptions, total=False):
@@ -71,7 +78,7 @@ class Model:
     """A decoder and its text: `session()` runs it, `generate()` and `stream()` make text with it."""
 
     def __init__(
-        self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: str = "f16",
+        self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: KVDType = "f16",
         context: int | None = None,
     ) -> None:  # fmt: skip
         if kv not in KV:
@@ -445,11 +452,11 @@ def shipped(name: str = SHIPPED[0]) -> Path:
     return Path(str(files("tritium") / "data" / f"{name}.gguf"))
 
 
-@checked
+@checked_except("device")
 def load(
-    path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
-    context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,
-    activations: str | None = None, certified: bool | None = None, parallel: Any = None,
+    path: str | Path | None = None, *, head: HeadDType | None = None, kv: KVDType = "f16", storage: Storage | None = None,
+    context: int | None = None, variant: Variant | None = None, ternarise: bool = False, device: str | backends.Device | None = None,
+    mmap: bool = True, activations: Activations | None = None, certified: bool | None = None, parallel: Any = None,
     revision: str | None = None, file: str | None = None, offline: bool | None = None,
 ) -> Model:  # fmt: skip
     """Load a model from a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or by its name owner/repo on
@@ -508,7 +515,7 @@ def load(
     return Model(config, network, name=name, source=without_weights(model_file), kv=kv, context=context)
 
 
-def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None, mapped: bool) -> Model:
+def _prepacked(path: Path, chosen: dict[str, Any], kv: KVDType, context: int | None, mapped: bool) -> Model:
     file = Prepacked(path, mapped)
     for name, value in chosen.items():
         raise ArgumentError(
