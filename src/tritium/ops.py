@@ -12,7 +12,7 @@ import builtins
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from tritium import dtype as dt, layout as lay
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8
@@ -1019,7 +1019,8 @@ def HALF_SCALE(*shape: int) -> Draw:
     return Draw(Spec(shape, f16), 0.5, 2)
 
 
-ACTIVATIONS = ("token", "group", "float")  # how a product with quantised weights takes x
+Activations = Literal["token", "group", "float"]
+ACTIVATIONS = get_args(Activations)  # how a product with quantised weights takes x
 
 
 def check_activations(activations: Any, group: int, what: str) -> None:

@@ -411,6 +411,12 @@ def test_max_tokens_must_be_a_count(most: Any) -> None:
         generate(Chain(), BYTES, PROMPT, max_tokens=most)
 
 
+@pytest.mark.parametrize("call", [stream, generate, generate_batch, stream_batch])
+def test_an_unknown_option_is_refused_at_the_call(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"unknown option 'max_token'\. Did you mean 'max_tokens'\?"):
+        call(Chain(), BYTES, [PROMPT], max_token=3)
+
+
 def test_one_text_is_no_list_of_prompts() -> None:
     with pytest.raises(ArgumentError, match="A list of prompts is needed"):
         generate_batch(Chain(), BYTES, "abc")

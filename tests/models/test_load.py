@@ -252,6 +252,29 @@ def test_an_option_that_does_not_exist_is_told(options: dict[str, str], match: s
         load(formats("bitnet")["hf"], **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("max_token", "max_tokens"), ("temprature", "temperature"), ("stop_tokens", "stop_token_ids"), ("kv", None)],
+)
+def test_an_option_of_a_text_with_an_unknown_name_is_refused_at_the_call(name: str, meant: str | None) -> None:
+    model, options = load(), {name: 3}
+    for call in (model.generate, model.stream):
+        with pytest.raises(ArgumentError) as refused:
+            call("a", **options)
+        hint = "" if meant is None else f" Did you mean {meant!r}?"
+        assert str(refused.value) == f"generate: unknown option {name!r}.{hint}"
+
+
+def test_an_option_of_load_with_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ArgumentError) as refused:
+        load(heads="f16")  # type: ignore[call-arg]
+    assert str(refused.value) == (
+        "load: unknown argument 'heads'. Did you mean 'head'? Signature: load(path=None, *, head=None, kv='f16', storage=None, "
+        "context=None, variant=None, ternarise=False, device=None, mmap=True, activations=None, certified=None, parallel=None, "
+        "revision=None, file=None, offline=None)"
+    )
+
+
 def test_a_path_that_does_not_exist_is_told(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"none.gguf does not exist. Give a GGUF"):
         load(tmp_path / "none.gguf")

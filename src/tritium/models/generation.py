@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
-from tritium.errors import ArgumentError, ContextError
+from tritium.errors import ArgumentError, ContextError, nearest
 from tritium.models.bounds import Bounded
 from tritium.models.caching.memory import SlotMemory
 from tritium.models.caching.prefixes import PAGE, common
@@ -29,6 +29,8 @@ from tritium.models.speculation.speculator import DraftSession, Guesser, Specula
 from tritium.models.text.tokenizer import Stream, Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Prompt = str | Sequence[int]  # a text, or its tokens
+Finish = Literal["stop", "length", "context"]
 BLOCK = 64  # tokens of a text whose mean is taken as one sample: neighbours are not independent
 
 
@@ -83,7 +85,7 @@ class Generation:
     tokens: tuple[int, ...]  # without the last token that ended it
     prompt_tokens: int
     reused: int  # tokens of the prompt that the cache already held
-    finish_reason: str
+    finish_reason: Finish
     first_token_s: float  # from the call
     prefill_s: float
     decode_s: float  # of all steps
@@ -110,7 +112,7 @@ class Piece:
 
     text: str
     token: int | None  # None: a last token, which is not part of the text
-    finish: str | None = None
+    finish: Finish | None = None
     logprobs: Logprobs | None = None
     generation: Generation | None = None
 
@@ -234,20 +236,20 @@ class _Writer:
         full = len(self.prompt) + len(self.tokens) > self.limits.capacity  # the last token has no place to stand
         at_end = len(self.tokens) == self.limits.max_tokens
         complete = self.stops.found or self.state.is_done
-        finish = "stop" if complete else "length" if at_end else "context" if full else None
+        finish: Finish | None = "stop" if complete else "length" if at_end else "context" if full else None
         if finish:
             return self._end(finish, token, text, logprobs)
         self.parts.append(text)
         return Piece(text, token, None, logprobs)
 
-    def _end(self, finish: str, token: int | None, text: str, logprobs: Logprobs | None) -> Piece:
+    def _end(self, finish: Finish, token: int | None, text: str, logprobs: Logprobs | None) -> Piece:
         if self.stops.found is None:
             text += self.stops.push(self.text.flush()) + self.stops.flush()
         self.parts.append(text)
         self.done = True
         return Piece(text, token, finish, logprobs)
 
-    def whole(self, finish: str) -> Generation:
+    def whole(self, finish: Finish) -> Generation:
         return Generation(
             text="".join(self.parts), tokens=tuple(self.tokens), prompt_tokens=len(self.prompt), reused=self.reused,
             finish_reason=finish, first_token_s=self.first_s, prefill_s=self.prefill_s, decode_s=self.decode_s,
@@ -264,57 +266,61 @@ class _Writer:
 # ---- prompts to text
 
 
-def stream(
-    session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], *, sampler: Sampler | None = None,
-    max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
-    stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
-    speculate: bool | None = None, draft: DraftSession | None = None, adapter: str | None = None,
-) -> Iterator[Piece]:  # fmt: skip
-    """Yield the continuation of a prompt, token by token. Do not use the session in between.
+class TextOptions(TypedDict, total=False):
+    """Options of a text, whether a model or a session writes it."""
 
-    max_tokens: None goes on until the context is full. logprobs: how many alternatives to tell of each token.
-    ignore_eos: last tokens do not end the text. stop_tokens: further tokens that end it. constrain: makes the constraints of each
-    sequence (`models.text.constraints`); a text that they say is complete has ended. speculate: guess tokens and verify several at once,
-    which changes how fast tokens come and none of them (None: where the device can); draft: a session of a smaller model that guesses.
-    adapter: the name of one of the session's.
-    """
-    options = {
-        "max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "ignore_eos": ignore_eos, "stop_tokens": stop_tokens,
-        "constrain": constrain, "clock": clock, "speculate": speculate, "draft": draft, "adapter": adapter,
-    }  # fmt: skip
-    return (piece for _, piece in stream_batch(session, tokenizer, [prompt], sampler=sampler, **options))  # type: ignore[arg-type]
+    sampler: Sampler | None  # picks the tokens; None: the largest logit wins
+    max_tokens: int | None  # None goes on until the context is full
+    stop: str | Iterable[str] | None  # texts that end it and are not part of it
+    logprobs: int | None  # how many alternatives to tell of each token
+    ignore_eos: bool  # last tokens do not end it
+    speculate: bool | None  # guess tokens, for the same ones at another speed; None: where the device can
+    adapter: str | Sequence[str | None] | None  # the name of one of the model's; of several prompts also one for each
 
 
-def generate(session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], **options: Any) -> Generation:
-    """Return the whole continuation of a prompt; options as those of `stream`."""
+class SessionOptions(TextOptions, total=False):
+    """Options of a text that a session writes."""
+
+    stop_tokens: Iterable[int]  # further tokens that end it
+    constrain: Callable[[], Iterable[Constraint]]  # makes the constraints of each sequence: `models.text.constraints`
+    clock: Callable[[], float]
+    draft: DraftSession | None  # of a smaller model, that guesses
+
+
+def stream(session: Slots, tokenizer: Tokenizer, prompt: Prompt, **options: Unpack[SessionOptions]) -> Iterator[Piece]:
+    """Yield the continuation of a prompt, token by token. Do not use the session in between."""
+    return (piece for _, piece in stream_batch(session, tokenizer, [prompt], **options))
+
+
+def generate(session: Slots, tokenizer: Tokenizer, prompt: Prompt, **options: Unpack[SessionOptions]) -> Generation:
+    """Return the whole continuation of a prompt."""
     return generate_batch(session, tokenizer, [prompt], **options)[0]
 
 
 def generate_batch(
-    session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], **options: Any
+    session: Slots, tokenizer: Tokenizer, prompts: Sequence[Prompt], **options: Unpack[SessionOptions]
 ) -> list[Generation]:
-    """Return the continuations of several prompts, decoded together; options as those of `stream`."""
+    """Return the continuations of several prompts, decoded together."""
     generations = {i: p.generation for i, p in stream_batch(session, tokenizer, prompts, **options) if p.generation}
     return [generations[i] for i in range(len(prompts))]
 
 
 def stream_batch(
-    session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], *, sampler: Sampler | None = None,
-    max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
-    stop_tokens: Iterable[int] = (), constrain: Callable[[], Iterable[Constraint]] = tuple, clock: Callable[[], float] = perf_counter,
-    speculate: bool | None = None, draft: DraftSession | None = None, adapter: str | Sequence[str | None] | None = None,
-) -> Iterator[tuple[int, Piece]]:  # fmt: skip
-    """Yield pieces of several continuations as they come, with the number of their prompt; adapter: of all, or one for each.
+    session: Slots, tokenizer: Tokenizer, prompts: Sequence[Prompt], **options: Unpack[SessionOptions]
+) -> Iterator[tuple[int, Piece]]:
+    """Yield pieces of several continuations as they come, with the number of their prompt.
 
     One takes a slot as soon as another has ended. A prompt's random numbers depend on the seed and its number alone, not on how many
     are decoded together."""
-    check_options(max_tokens=max_tokens, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos)
+    check_options(options, SessionOptions.__optional_keys__)
     if isinstance(prompts, str):
         raise ArgumentError("A list of prompts is needed, given one text; use stream() or generate().")
-    eos = frozenset(stop_tokens) | (frozenset() if ignore_eos else tokenizer.eos)
-    limits, begun = _Limits(max_tokens, session.capacity, eos, logprobs), clock()
-    sampler, stop = sampler or Sampler(), Stops(stop).strings
+    eos = frozenset(options.get("stop_tokens", ())) | (frozenset() if options.get("ignore_eos") else tokenizer.eos)
+    clock = options.get("clock", perf_counter)
+    limits, begun = _Limits(options.get("max_tokens"), session.capacity, eos, options.get("logprobs")), clock()
+    sampler, stop = options.get("sampler") or Sampler(), Stops(options.get("stop")).strings
     writers = []
+    adapter = options.get("adapter")
     adapters = [adapter] * len(prompts) if isinstance(adapter, str | None) else list(adapter)
     if len(adapters) != len(prompts):
         raise ArgumentError(
@@ -322,8 +328,9 @@ def stream_batch(
         )
     for i, prompt in enumerate(prompts):
         ids = fit(session, tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        state = sampler.start(ids, stream=i, constraints=constrain())
+        state = sampler.start(ids, stream=i, constraints=options.get("constrain", tuple)())
         writers.append(_Writer(i, ids, state, Stream(tokenizer), Stops(stop), limits, begun, adapters[i]))
+    speculate, draft = options.get("speculate"), options.get("draft")
     if (draft is not None or speculate is True) and session.unspeculative:
         raise ArgumentError(f"speculation: {session.unspeculative}.")
     on = speculate is not False and not session.unspeculative
@@ -333,17 +340,21 @@ def stream_batch(
 MAX_ALTERNATIVES = 1 << 16
 
 
-def check_options(*, max_tokens: Any = None, stop: Any = (), logprobs: Any = None, ignore_eos: Any = False) -> None:
-    """Raise for options that mean nothing, before anything is read."""
+def check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise for options that do not exist or mean nothing, before anything is read."""
+    for name in options:
+        if name not in known:
+            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known)}")
+    max_tokens, logprobs = options.get("max_tokens"), options.get("logprobs")
     if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
         raise ArgumentError(f"max_tokens must be 1 or more, or None to fill the context, given {max_tokens!r}.")
     if logprobs is not None and (
         isinstance(logprobs, bool) or not isinstance(logprobs, int) or not 0 <= logprobs <= MAX_ALTERNATIVES
     ):
         raise ArgumentError(f"logprobs must be a number of alternatives from 0 on, or None, given {logprobs!r}.")
-    if not isinstance(ignore_eos, bool):
-        raise ArgumentError(f"ignore_eos must be True or False, given {ignore_eos!r}.")
-    Stops(stop)
+    if not isinstance(options.get("ignore_eos", False), bool):
+        raise ArgumentError(f"ignore_eos must be True or False, given {options['ignore_eos']!r}.")
+    Stops(options.get("stop"))
 
 
 def fit(session: Slots, ids: Sequence[int]) -> list[int]:

@@ -11,21 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tritium import backends, dtype as dt, io, memory
-from tritium.arguments import checked
-from tritium.errors import ArgumentError, DeviceError, FormatError, MissingFileError, nearest
+from tritium import backends, io, memory
+from tritium.arguments import checked, checked_except
+from tritium.errors import ArgumentError, DeviceError, FormatError, MissingFileError
 from tritium.escape import visible
 from tritium.families import BY_TYPE
 from tritium.families.config import Config
@@ -36,32 +36,49 @@ from tritium.io.reader import fault, forget, read_start
 from tritium.io.stream import Progress
 from tritium.machine.facts import bytes_text
 from tritium.models import embeddings, generation, hub, prepacked
+from tritium.models.generation import Generation, Piece, Prompt, TextOptions
 from tritium.models.prepacked import Prepacked
-from tritium.models.sampling import Sampler
+from tritium.models.sampling import Sampler, SamplingOptions
 from tritium.models.session import KV, TOGETHER, Programs, Session, programs
 from tritium.models.speculation.speculator import check_draft
 from tritium.models.text import vocabulary as text
-from tritium.models.text.constraints import KINDS, Format, constrain
+from tritium.models.text.constraints import KINDS, Format, FormatOptions, constrain
 from tritium.models.text.tokenizer import Tokenizer
-from tritium.models.weights import Divided, Network, assemble, from_entries, read_adapters, with_copy
+from tritium.models.weights import STORAGES, Divided, Network, assemble, from_entries, read_adapters, with_copy
 from tritium.nn.certified import HeadStatistics
 from tritium.nn.linear import ACTIVATIONS as WORDS, QuantLinear
 from tritium.nn.mixers import Experts
 from tritium.parallel.group import as_group
 from tritium.tensor import Tensor
 
+if TYPE_CHECKING:
+    from tritium.io.model.opening import Variant
+    from tritium.models.session import KVDType
+    from tritium.models.weights import HeadDType, Storage
+    from tritium.ops import Activations
+else:  # any string at run time: the code that looks one up refuses an unknown one, and names those there are
+    HeadDType = KVDType = Storage = Variant = Activations = str
+
 # The models in the package; the first is what is loaded without a name.
 SHIPPED = ("kjv", "kjv-g128", "kjv-draft")
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 TOKENIZER = "tokenizer.gguf"  # the keys of a vocabulary, in a file of our own
-STORAGES = {"tern2": dt.tern2, "tern5": dt.tern5}
+
+
+class GenerationOptions(TextOptions, SamplingOptions, FormatOptions, total=False):
+    """Options of a text that a model writes."""
+
+    min_tokens: int | None  # before one that ends it
+    stop_token_ids: int | Iterable[int] | None  # further tokens that end it
+    session: Session | None  # one of your own
+    draft: Model | None  # a smaller one of the same vocabulary, that guesses
 
 
 class Model:
     """A decoder and its text: `session()` runs it, `generate()` and `stream()` make text with it."""
 
     def __init__(
-        self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: str = "f16",
+        self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: KVDType = "f16",
         context: int | None = None,
     ) -> None:  # fmt: skip
         if kv not in KV:
@@ -234,16 +251,14 @@ class Model:
         finally:
             self._busy.release()
 
-    def generate(self, prompt: str | Sequence[int] | Sequence[str], **options: Any) -> Any:
-        """Return the continuation of a prompt (text or tokens) as a `Generation`; of a list of prompts, a list of them, decoded
-        together.
+    @overload
+    def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation: ...  # type: ignore[overload-overlap]  # a text is also several
+    @overload
+    def generate(self, prompt: Sequence[Prompt], **options: Unpack[GenerationOptions]) -> list[Generation]: ...
+    def generate(self, prompt: Any, **options: Unpack[GenerationOptions]) -> Any:
+        """Return the continuation of a prompt (text or tokens); of a list of prompts, a list of them, decoded together.
 
-        Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; those
-        of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …; min_tokens and
-        stop_token_ids; and one of schema (JSON schema: a dict, its text or a Pydantic model), regex, grammar (Lark or GBNF) and choice (a
-        list of texts), which the text then matches if it ends before max_tokens; speculate (False: guess no tokens) and draft, a
-        smaller model of the same vocabulary that guesses. Guesses change how fast tokens come, and none of them. adapter: the name of
-        one of the model's (`with_adapters`); of a list of prompts also a list with one for each, None for none.
+        Options: those of `GenerationOptions` and what it inherits; `Sampler` says how tokens are picked.
         """
         sampler, session, rest = split_options(options, self)
         draft = rest.pop("draft", None)
@@ -261,13 +276,13 @@ class Model:
             rest["draft"] = self.draft_session(lent, draft)
             return generation.generate(lent, self.tokenizer, self._ids(prompt), sampler=sampler, **rest)
 
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[generation.Piece]:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Iterator[Piece]:
         """Yield what `generate` returns, piece by piece; the last piece has the whole `generation`."""
         sampler, session, rest = split_options(options, self)
         draft = rest.pop("draft", None)
         ids = self._ids(prompt)
 
-        def pieces() -> Iterator[generation.Piece]:
+        def pieces() -> Iterator[Piece]:
             with self._lent(session) as lent:
                 rest["draft"] = self.draft_session(lent, draft)
                 yield from generation.stream(lent, self.tokenizer, ids, sampler=sampler, **rest)
@@ -340,20 +355,14 @@ class Model:
         )
 
 
-SAMPLING = frozenset(f.name for f in fields(Sampler))
-
-
 TEXT = frozenset({*KINDS, "min_tokens", "stop_token_ids"})  # what needs the vocabulary
 
 
-def split_options(options: dict[str, Any], model: Model) -> tuple[Sampler, Session | None, dict[str, Any]]:
+def split_options(options: Mapping[str, Any], model: Model) -> tuple[Sampler, Session | None, dict[str, Any]]:
     """Return the sampler, the session and the other options, checked; a ready `sampler` is taken as it is."""
-    picked = {k: v for k, v in options.items() if k in SAMPLING}
-    rest = {k: v for k, v in options.items() if k not in SAMPLING and k not in TEXT}
-    known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos", "speculate", "draft", "adapter"}
-    for name in rest:
-        if name not in known:
-            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING | TEXT)}")
+    generation.check_options(options, GenerationOptions.__optional_keys__)
+    picked = {k: v for k, v in options.items() if k in SamplingOptions.__optional_keys__}
+    rest = {k: v for k, v in options.items() if k not in picked and k not in TEXT}
     sampler = rest.pop("sampler", None)
     if sampler is not None and picked:
         raise ArgumentError(f"generate: a sampler was given, so {', '.join(picked)} must be said there.")
@@ -364,7 +373,6 @@ def split_options(options: dict[str, Any], model: Model) -> tuple[Sampler, Sessi
         raise ArgumentError(f"generate: draft must be a model that tritium.load gave, given {rest['draft']!r:.80}.")
     if not isinstance(rest.get("speculate"), bool | None):
         raise ArgumentError(f"generate: speculate must be True, False or None, given {rest['speculate']!r:.80}.")
-    generation.check_options(**{k: v for k, v in rest.items() if k not in ("draft", "speculate", "adapter")})
     model.check_adapter(rest.get("adapter"))
     rest |= _text_options({k: v for k, v in options.items() if k in TEXT and v is not None}, model, rest)
     return sampler or Sampler(**picked), session, rest
@@ -444,11 +452,11 @@ def shipped(name: str = SHIPPED[0]) -> Path:
     return Path(str(files("tritium") / "data" / f"{name}.gguf"))
 
 
-@checked
+@checked_except("device")
 def load(
-    path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
-    context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,
-    activations: str | None = None, certified: bool | None = None, parallel: Any = None,
+    path: str | Path | None = None, *, head: HeadDType | None = None, kv: KVDType = "f16", storage: Storage | None = None,
+    context: int | None = None, variant: Variant | None = None, ternarise: bool = False, device: str | backends.Device | None = None,
+    mmap: bool = True, activations: Activations | None = None, certified: bool | None = None, parallel: Any = None,
     revision: str | None = None, file: str | None = None, offline: bool | None = None,
 ) -> Model:  # fmt: skip
     """Load a model from a GGUF file, a safetensors file, a directory of Hugging Face, a prepacked file, or by its name owner/repo on
@@ -507,7 +515,7 @@ def load(
     return Model(config, network, name=name, source=without_weights(model_file), kv=kv, context=context)
 
 
-def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None, mapped: bool) -> Model:
+def _prepacked(path: Path, chosen: dict[str, Any], kv: KVDType, context: int | None, mapped: bool) -> Model:
     file = Prepacked(path, mapped)
     for name, value in chosen.items():
         raise ArgumentError(

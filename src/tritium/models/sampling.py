@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 
@@ -85,6 +85,23 @@ class Constraint(Protocol):
 
     def rollback(self, count: int) -> None:
         """Forget the last `count` tokens."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampler` as options of a call."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    repetition_window: int
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float] | None
+    seed: int | None
+    processors: tuple[Processor, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

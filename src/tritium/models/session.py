@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from operator import index
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -51,7 +51,8 @@ START = 8  # what a call costs before its first token, in tokens of prefill: all
 
 # How keys and values are kept: floats, or integers of so many bits for keys and for values, 8 in the first layer: what 4 bits lose
 # there, where a state is that of one token alone and no error is averaged, is most of what they lose in all layers.
-KV: dict[str, Any] = {
+KVDType = Literal["f32", "f16", "bf16", "int8", "int8-int4", "int4"]
+KV: dict[KVDType, Any] = {
     "f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16, "int8": (8, 8), "int8-int4": (8, 4), "int4": (4, 4),
 }  # fmt: skip
 Ids = Sequence[int]

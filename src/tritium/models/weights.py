@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Condition
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -60,7 +60,10 @@ from tritium.tensor import Tensor
 from tritium.threads import get_num_threads
 
 BLOCK_NORMS = ("attention_norm", "mlp_norm", "attention_post_norm", "mlp_post_norm")
-HEADS = ("f32", "f16", "bf16", "int8")
+HeadDType = Literal["f32", "f16", "bf16", "int8"]
+HEADS = get_args(HeadDType)
+Storage = Literal["tern2", "tern5"]
+STORAGES: dict[Storage, dt.DType] = {"tern2": dt.tern2, "tern5": dt.tern5}
 ROPE_TENSORS = frozenset(("rope_freqs", "rope_factors_long", "rope_factors_short"))  # read with the configuration
 FLOATS = {"f32": dt.f32, "f16": dt.f16, "bf16": dt.bf16}
 

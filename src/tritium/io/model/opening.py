@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal, get_args
 
 from tritium.arguments import checked
 from tritium.errors import FormatError
@@ -17,7 +18,8 @@ from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.reader import contained, fault, map_file, read_json
 from tritium.machine.files import set_aside
 
-VARIANTS = ("arm64", "multiply", "divide")
+Variant = Literal["arm64", "multiply", "divide"]
+VARIANTS = get_args(Variant)
 INDEX = "model.safetensors.index.json"
 
 __all__ = ["Entry", "ModelFile", "open"]

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -25,7 +25,18 @@ from tritium.models.sampling import Constraint
 from tritium.models.text.tokenizer import Tokenizer, calling_package
 
 Array = np.ndarray[Any, np.dtype[Any]]
-KINDS = ("schema", "regex", "grammar", "choice")
+
+
+class FormatOptions(TypedDict, total=False):
+    """The formats that a text may have, of which one is chosen; the text matches it if it ends before max_tokens."""
+
+    schema: Mapping[str, Any] | bool | str | type[Any] | None  # a JSON schema, its text, or a Pydantic model
+    regex: str | None
+    grammar: str | None  # of Lark or GBNF
+    choice: Sequence[str] | None  # one of these texts
+
+
+KINDS = tuple(FormatOptions.__annotations__)
 MAX_FORMAT = 1 << 16  # characters of a schema, regular expression or grammar
 MAX_CHOICES = 4096
 MOST_KEPT = 64  # compiled formats of one vocabulary
@@ -45,7 +56,7 @@ class Format:
     text: str
 
     @classmethod
-    def of(cls, **options: Any) -> Format | None:
+    def of(cls, **options: Unpack[FormatOptions]) -> Format | None:
         """Return the one of schema=, regex=, grammar= and choice= that is not None, checked; None without one."""
         chosen = {kind: value for kind, value in options.items() if value is not None}
         if len(chosen) > 1:
