@@ -1,16 +1,26 @@
-"""Settings of all tests: property tests repeat exactly, a slow machine is not a failure, and nothing tuned is followed."""
+"""Settings of all tests: property tests repeat exactly, a slow machine is not a failure, and nothing tuned is followed.
+
+A run of all files without TRITIUM_TESTS leaves out what is marked slow and takes a quarter of the examples of property tests; TRITIUM_TESTS=ci
+runs all, TRITIUM_TESTS=all also every combination of the largest matrices. What was left out is counted in the summary.
+"""
 
 import gc
 import os
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
 from _pytest.pathlib import import_path
 from hypothesis import settings
 
+from at import AMOUNT
+from isas import UNBUILT
+
 settings.register_profile("tritium", deadline=None, derandomize=True)
 settings.load_profile("tritium")
+SHARE = 1 if AMOUNT else 4  # of the examples of a property
+LEFT_OUT = pytest.StashKey[Counter[str]]()  # by why; of a worker of xdist it travels in its output
 os.environ.setdefault("TRITIUM_TUNED", "0")  # what was tuned on this machine must not decide a test
 
 
@@ -43,6 +53,53 @@ def pytest_collection(session: pytest.Session) -> None:
                 name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)
             ]:
                 del sys.modules[name]
+
+
+def missing(item: pytest.Item, whole: bool) -> str:
+    """Return what a test needs that this run has not: an instruction set, or the time for slow ones; "" for nothing."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    words = {word for v in values for word in (v.values() if isinstance(v, dict) else [v]) if isinstance(word, str)}
+    if lacking := [isa for isa in UNBUILT if isa in words]:
+        return lacking[0]
+    return "slow" if whole and not AMOUNT and item.get_closest_marker("slow") else ""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    whole = config.args == config.getini("testpaths")
+    reasons = [missing(item, whole) for item in items]
+    config.stash[LEFT_OUT] = Counter(filter(None, reasons))
+    config.hook.pytest_deselected(items=[item for item, reason in zip(items, reasons, strict=True) if reason])
+    items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
+    if whole:
+        for test in {item.obj for item in items}:
+            # Where Hypothesis keeps the settings of a test; they cannot be changed once for all.
+            if own := getattr(test, "_hypothesis_internal_use_settings", None):
+                test._hypothesis_internal_use_settings = settings(own, max_examples=-(-own.max_examples // SHARE))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput") and LEFT_OUT in session.config.stash:
+        session.config.workeroutput["left_out"] = dict(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if "left_out" in getattr(node, "workeroutput", {}):  # each worker has collected all
+        node.config.stash[LEFT_OUT] = Counter(node.workeroutput["left_out"])
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    left_out = config.stash.get(LEFT_OUT, Counter())
+    if built := ", ".join(f"{name} ({n:,} tests)" for name, n in left_out.items() if name != "slow"):
+        terminalreporter.write_line(f"not built here: {built}; TRITIUM_ISAS=all builds them")
+    if left_out["slow"]:
+        terminalreporter.write_line(f"left out: {left_out['slow']:,} slow tests; TRITIUM_TESTS=ci runs them")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than there are CPUs: tests of servers and processes wait now and then."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:

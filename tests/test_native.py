@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from at import EVERYTHING, at
+from isas import BASES as ISAS, BUILT_BASES
 from op_cases import by_op
 from tritium import ops, recording
 from tritium.backends.cpu.device import LIMITED
@@ -30,7 +31,6 @@ from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, case_id, cas
 pytestmark = pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
 
 # Instruction sets that differ in integer products only share the kernels tested here; test_products has theirs.
-ISAS = sorted({native.isa_base(i) for i in native.isas()}) if native is not None else []
 NAMES = {ops.searchsorted: lambda a: "searchsorted_right" if a["side"] == "right" else "searchsorted",
          ops.gelu: lambda a: "gelu_tanh" if a["approximate"] == "tanh" else "gelu",
          ops.matmul: lambda a: "matmul" if a["algorithm"] == "blas" else f"matmul_{a['algorithm']}"}  # fmt: skip
@@ -69,7 +69,7 @@ def test_samples_agree_on_every_isa(op: Op, sample: Sample) -> None:
     for how in LAYOUTS:
         data = [as_laid(x, how) for x in drawn]
         want = expected(op, data, attrs) if how == "broadcast" else plain
-        for isa in ISAS:
+        for isa in BUILT_BASES:
             with at(how, isa):
                 got = run(op, data, attrs, how, isa)
                 if got is not None:
@@ -249,7 +249,7 @@ def acceleration(**env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_forced_isa_is_used_and_a_bad_one_is_told() -> None:
-    for isa in ISAS:
+    for isa in BUILT_BASES:
         assert acceleration(TRITIUM_ISA=isa).stdout.strip() == isa
     assert "TRITIUM_ISA=mmx is not available" in acceleration(TRITIUM_ISA="mmx", TRITIUM_LOG="warning").stderr
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import tritium as tt
+from isas import BASES as ISAS
 from tritium import nn, ops
 from tritium.backends.reference import kernels as reference
 from tritium.buffer import native
 from tritium.models import load as model
 from tritium.op import Op
 
-ISAS = sorted({native.isa_base(i) for i in native.isas()}) if native is not None else []
 DEVICES = [
     pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"needs {name}"))
     for name in ("torch", "mlx")

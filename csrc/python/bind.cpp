@@ -55,10 +55,15 @@ void setup(nb::object tensor_type, nb::object device, nb::object interpreter, nb
   keep(globals.identity_types, identity_types.ptr());
 }
 
+Isa isa_named(const std::string& name) {
+  Isa isa;
+  if (!isa_from_name(name.c_str(), &isa))
+    throw nb::value_error(("there is no instruction set '" + name + "'.").c_str());
+  return isa;
+}
+
 Isa isa_of(const std::optional<std::string>& name) {
-  Isa isa = current_isa();
-  if (name && !isa_from_name(name->c_str(), &isa))
-    throw nb::value_error(("there is no instruction set '" + *name + "'.").c_str());
+  const Isa isa = name ? isa_named(*name) : current_isa();
   if (!isa_available(isa))
     throw nb::value_error(("the instruction set " + std::string(isa_name(isa)) + " is not available here.").c_str());
   return isa;
@@ -315,7 +320,7 @@ NB_MODULE(_native, m) {
   m.def("isas_built", isas_where<isa_built>, "Those that this build has kernels for.");
   m.def("isas_detected", isas_where<isa_detected>, "Those that this CPU can run, built or not.");
   m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use.");
-  m.def("isa_base", [](const std::string& isa) { return isa_name(base(isa_of(isa))); }, "isa"_a,
+  m.def("isa_base", [](const std::string& isa) { return isa_name(base(isa_named(isa))); }, "isa"_a,
         "The instruction set whose kernels serve all but integer products.");
   m.def("first_illegal", illegal_code, "array"_a, "Where the first illegal code of a packed array stands; -1: none.");
   m.def("isa_rejected", [] { return isa_rejected(); }, "What TRITIUM_ISA asked for in vain, or None.");

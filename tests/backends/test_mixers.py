@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
+from isas import ISAS
 from mixers import delta_rule, draw, gates, sylvester
 from tritium import ops
 from tritium.backends.reference import kernels as reference
@@ -18,7 +19,6 @@ from tritium.buffer import native
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
 from tritium.op import Op, outputs
 
-ISAS = native.isas() if native is not None else []
 every_isa = pytest.mark.parametrize("isa", ISAS or [pytest.param("", marks=pytest.mark.skip(reason="a pure build"))])
 BASES = ("portable", "avx2", "avx512", "neon")  # instruction sets with kernels of their own for weights in rows
 few = settings(max_examples=15, deadline=None)

@@ -10,7 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 
-EVERYTHING = os.environ.get("TRITIUM_TESTS") == "all"  # else a fixed part of the largest products, with every row
+AMOUNT = os.environ.get("TRITIUM_TESTS", "")  # how much is tried: "", "ci" or "all", as conftest says
+if AMOUNT not in ("", "ci", "all"):
+    raise ValueError(f"TRITIUM_TESTS={AMOUNT}: it is ci, all, or not set.")
+EVERYTHING = AMOUNT == "all"  # else a fixed part of the largest products, with every row
 
 
 def teams(batches: Sequence[int]) -> list[tuple[int, int]]:

@@ -16,8 +16,6 @@ from tritium.fragment import Fragment, Step
 from tritium.op import Kind, Op, Spec, outputs
 from tritium.testing import laid
 
-ISAS = sorted({native.isa_base(i) for i in native.isas()}) if native is not None else []
-
 
 def filled(spec: Spec) -> Any:
     return tt.full(spec.shape, 1, dtype=spec.dtype)

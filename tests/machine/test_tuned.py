@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings as settings_of_hypothesis, strategies as st
 
 import tritium as tt
+from isas import ISAS
 from null import Null
 from tritium import backends, ops, settings
 from tritium.backends.cpu import device as cpu
@@ -176,7 +177,7 @@ def product(tokens: int = 1) -> tuple[tt.Tensor, ...]:
 
 
 @needs_native
-@pytest.mark.parametrize("isa", [] if native is None else native.isas())
+@pytest.mark.parametrize("isa", ISAS)
 def test_the_kernel_that_was_tuned_is_chosen_and_gives_the_same_bits(
     cache: Path, monkeypatch: pytest.MonkeyPatch, isa: str
 ) -> None:

@@ -21,9 +21,9 @@ import pytest
 
 import models
 import tritium as tt
+from isas import ISAS
 from models import AUTO, DIVIDED, EVERY_FORMAT, Shape
 from tritium.backends.cpu import device as cpu
-from tritium.backends.cpu.device import native
 from tritium.errors import ArgumentError, FormatError, MissingFileError, TritiumError
 from tritium.io import convert
 from tritium.models.load import SHIPPED, Model, load, shipped
@@ -181,7 +181,7 @@ for i, path in enumerate(sys.argv[1:]):
     out[path] = models.greedy(load(path, kv="f32", storage=storage), list(range(9)), 12)[0]
 print(json.dumps([tt.devices()[0].facts.get("isa", ""), out]))
 """
-KINDS = [{"TRITIUM_ISA": isa} for isa in (native.isas() if native is not None else [])] + [{"TRITIUM_PURE": "1"}]
+KINDS = [{"TRITIUM_ISA": isa} for isa in ISAS] + [{"TRITIUM_PURE": "1"}]
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
+from isas import BASES as ISAS
 from tritium import ops
 from tritium.buffer import native
 from tritium.op import Op
 
-ISAS = sorted({native.isa_base(i) for i in native.isas()}) if native is not None else []
 KINDS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
 WHOLE = {"b8": np.bool_, "i8": np.int8, "i32": np.int32, "i64": np.int64}
 EXTREMES = (0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, 3e38, 1.0)

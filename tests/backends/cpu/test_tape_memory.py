@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tritium as tt
-from tape_cases import ISAS, Body, check, one_by_one, same_bits
+from isas import BASES as ISAS
+from tape_cases import Body, check, one_by_one, same_bits
 from tritium import ops
 from tritium.backends.cpu import tape
 from tritium.buffer import native

@@ -234,9 +234,12 @@ def test_the_cpu_with_other_kernels_is_named_as_a_device() -> None:
 
 @needs_native
 def test_kernels_that_were_not_built_are_a_note_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "isas_built", lambda: [])
+    monkeypatch.setattr(native, "isas_built", list)
     isa = native.isas_detected()[-1]
-    assert peers.kernels_absent(f"cpu:{isa}") == "this build has no kernels for it; TRITIUM_ISAS=all pip install . has them"
+    assert (
+        peers.kernels_absent(f"cpu:{isa}")
+        == "this build has no kernels for it; TRITIUM_ISAS=all pip install . has them"
+    )
 
 
 @pytest.mark.parametrize("name", ["mlx", "torch"])
