@@ -275,6 +275,14 @@ def test_options_of_a_name_that_mean_nothing_are_refused(hub: Hub) -> None:
     assert "is not in the cache" in told("generate", "owner/repo", "--offline")
 
 
+def test_a_model_is_served_with_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("h11", reason="needs the extra 'serve'")
+    served: dict[str, Any] = {}
+    monkeypatch.setattr("tritium.serve.server.serve", lambda model, **options: served.update(options, model=model))
+    assert run("serve", "--draft", str(shipped("kjv-draft"))).exit_code == 0
+    assert (served["model"].name, served["draft"].name) == ("kjv", "kjv-draft")
+
+
 def test_models_are_listed_with_what_to_type() -> None:
     found = json.loads(run("models", "--json").stdout)
     assert {"bitnet", "llama"} <= {row["name"] for row in found["families"]}

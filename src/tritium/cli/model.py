@@ -152,7 +152,7 @@ def shared(read: Callable[[], Model], group: Group) -> Model:
 
 
 def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    return {k: options[k] for k in names}, {k: v for k, v in options.items() if k not in names}
+    return {k: v for k, v in options.items() if k in names}, {k: v for k, v in options.items() if k not in names}
 
 
 NAME = ("revision", "model_file", "offline")
