@@ -17,8 +17,8 @@ from click.testing import CliRunner
 import tritium as tt
 from hub_server import Hub, serving, use
 from tritium.cli.root import cli
-from tritium.errors import TritiumError
-from tritium.models.load import shipped
+from tritium.errors import PackageError, TritiumError
+from tritium.models.load import Use, require_packages, shipped
 
 
 def run(*args: str, **more: Any) -> Any:
@@ -275,8 +275,58 @@ def test_options_of_a_name_that_mean_nothing_are_refused(hub: Hub) -> None:
     assert "is not in the cache" in told("generate", "owner/repo", "--offline")
 
 
+NEEDS: dict[str, tuple[tuple[str, ...], Use]] = {
+    "generate": (("generate", "owner/repo"), "running"),
+    "chat": (("chat", "owner/repo"), "chatting with"),
+    "perplexity": (("perplexity", "text.txt", "-m", "owner/repo"), "running"),
+    "embed": (("embed", "owner/repo", "text.txt"), "running"),
+    "serve": (("serve", "owner/repo"), "serving"),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_command_names_all_packages_before_it_asks_the_hub(
+    name: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("And God said", encoding="utf-8")
+    args, use = NEEDS[name]
+    for package in ("tokenizers", "jinja2", "h11"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(PackageError) as caught:
+        require_packages("owner/repo", use)
+    assert told(*args) == str(caught.value)
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("prepack", "owner/repo", "out.tritium"), ("bench", "model", "owner/repo", "-p", "4", "-n", "4", "-r", "3")],
+)
+def test_what_reads_no_text_needs_no_package_for_it(
+    args: tuple[str, ...], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("tokenizers", "jinja2"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert run(*args).exit_code == 0
+
+
+def test_a_file_of_a_template_and_a_draft_by_name_add_what_they_need(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("jinja2", "h11", "huggingface_hub", "opentelemetry"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("tritium.models.load.load", lambda *args, **options: pytest.fail("it was loaded"))
+    assert told("chat", "--template", template).startswith(
+        "Chatting with the model in the package needs the package 'jinja2',"
+    )
+    assert told("serve", "--template", template, "--draft", "a/b", "--spans") == (
+        "Serving the model in the package needs the packages 'h11', 'jinja2', 'huggingface_hub' and 'opentelemetry-api', which are not "
+        "installed; pip install h11 jinja2 huggingface_hub opentelemetry-api."
+    )
+
+
 def test_a_model_is_served_with_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("h11", reason="needs the extra 'serve'")
+    pytest.importorskip("h11", reason="needs the extra 'run'")
     served: dict[str, Any] = {}
     monkeypatch.setattr("tritium.serve.server.serve", lambda model, **options: served.update(options, model=model))
     assert run("serve", "--draft", str(shipped("kjv-draft"))).exit_code == 0

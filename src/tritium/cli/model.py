@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ from tritium.threads import set_num_threads
 
 if TYPE_CHECKING:
     from tritium.models.generation import Generation
-    from tritium.models.load import Model
+    from tritium.models.load import Model, Use
     from tritium.models.text.tokenizer import Tokenizer
 
 Command = Callable[..., Any]
@@ -101,11 +101,15 @@ def options_of_sampling(command: Command) -> Command:
     return command
 
 
-def opened(path: str | None, *, threads: int | None = None, **options: Any) -> Model:
-    """The model a command was given, by path or by name; without one, the small one in the package."""
+def opened(
+    path: str | None, *, use: Use = "running", more: Sequence[str] = (), threads: int | None = None, **options: Any
+) -> Model:  # fmt: skip
+    """The model a command was given, by path or by name; without one, the small one in the package. Packages that its use needs, and
+    `more`, are looked for before anything is fetched."""
     from tritium.families.config import Config
-    from tritium.models.load import load
+    from tritium.models.load import load, require_packages
 
+    require_packages(path, use, *more)
     if threads is not None:
         set_num_threads(threads)
     name, options = split(options, *NAME)
@@ -336,9 +340,10 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
     from tritium.models.text import chat as chats
 
     model_options, sampling = split(options, *MODEL, "context")
-    loaded = opened(model, **model_options)
+    own = read_text(template) if template else None
+    loaded = opened(model, use="chatting with", more=("jinja2",) if template else (), **model_options)
     sampling = with_recommended(sampling, loaded.tokenizer)
-    form = read_text(template) if template else loaded.tokenizer.chat_template
+    form = loaded.tokenizer.chat_template if own is None else own
     start = [{"role": "system", "content": system}] if system else []
     messages = list(start)
     chats.encode(
@@ -441,7 +446,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
             f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
         )
     options["storage"] = options["storage"] or default_device().device.backend.densest().name
-    loaded = opened(model, **options, device="cpu")  # whose kernels the file is made for
+    loaded = opened(model, use="fetching", **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
         path = loaded.save(target, overwrite=overwrite, progress=progress)
     if as_json:
@@ -531,6 +536,7 @@ def serve(
     template: str | None, lora: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Anthropic's too; Ctrl-C stops it."""
+    from tritium.models.hub import PACKAGE, is_name
     from tritium.perf.meters.probe import probe
     from tritium.serve import Server
     from tritium.serve.server import serve
@@ -538,13 +544,15 @@ def serve(
     model_options, rest = split(options, *MODEL)
     form = read_text(template) if template else None
     draft = rest.pop("draft")
+    more = ["jinja2"] * (form is not None) + [PACKAGE] * is_name(draft) + ["opentelemetry-api"] * rest["spans"]
+    loaded = opened(model, use="serving", more=more, **model_options)
 
     def ready(server: Server) -> None:
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        with_adapters(opened(model, **model_options), lora), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
-        allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft), **rest,
+        with_adapters(loaded, lora), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
+        allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft, use="fetching"), **rest,
     )  # fmt: skip
     for group in _groups:
         group.check()
@@ -617,7 +625,7 @@ def bench_model(
 
     with bar("measuring") as progress:
         speed = measure(
-            lambda: opened(model, **options),
+            lambda: opened(model, use="fetching", **options),
             prefill=prefill,
             decode=decode,
             repeat=repeat,
