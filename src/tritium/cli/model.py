@@ -2,7 +2,7 @@
 models. They print and ask.
 
 tritium generate [MODEL] -p TEXT    generate text after a prompt
-tritium chat [MODEL]                chat with a model, by its chat template
+tritium chat [MODEL]                chat with a model, by its chat template; without one, which there are
 tritium embed MODEL FILE            the lines of a text file as vectors
 tritium perplexity FILE -m MODEL    perplexity of a text file
 tritium serve [MODEL]               an OpenAI-compatible server on this machine
@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,8 @@ from tritium.cli.text import (
     size,
     status,
 )
-from tritium.errors import ArgumentError, ContextError, TritiumError
+from tritium.errors import ArgumentError, ContextError, TritiumError, absent, pip_install
+from tritium.machine.facts import bytes_text, memory_limit
 from tritium.parallel.group import Group, is_started, join
 from tritium.threads import set_num_threads
 
@@ -63,6 +64,7 @@ PROMPT = "In the beginning"
 TEMPERATURE = 0.7
 FEWEST_TOKENS, MOST_TOKENS = 60, 200
 SENTENCE_ENDS = tuple(b".?!")
+NEW = "/new"  # begins another conversation
 END = 0  # the packaged model's token of the end
 
 
@@ -118,7 +120,7 @@ def opened(
 
     def read() -> Model:
         if place is None:
-            return load(**options, parallel=group)
+            return load(**options, parallel=group, revision=name.get("revision"), file=name.get("model_file"))
         if group is None or not group.rank:
             status(f"loading {path} …")
         model = load(place.path, **options, parallel=group)
@@ -335,11 +337,16 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
     """Chat with a model. An empty line or Ctrl-D ends the conversation; /new starts another.
 
     Earlier turns stay in the KV cache: only new text is prefilled. Sampling is what the model file recommends, unless an option says
-    otherwise.
+    otherwise. Without MODEL: names of models that fit this machine, and a model in the package that continues text.
     """
     from tritium.models.text import chat as chats
 
     model_options, sampling = split(options, *MODEL, "context")
+    if model is None and template is None:
+        if system:
+            raise ArgumentError("--system is for a model that chats, and none was named: tritium chat MODEL.")
+        complete(sampling, model_options)
+        return
     own = read_text(template) if template else None
     loaded = opened(model, use="chatting with", more=("jinja2",) if template else (), **model_options)
     sampling = with_recommended(sampling, loaded.tokenizer)
@@ -349,16 +356,8 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
     chats.encode(
         loaded.tokenizer, [*messages, {"role": "user", "content": "?"}], template=form
     )  # refuses before it asks
-    while True:
-        try:
-            line = input("> " if sys.stdin.isatty() else "").strip()
-        except EOFError:
-            break
-        except UnicodeDecodeError:
-            raise ArgumentError("What was typed is not UTF-8; a text is needed.") from None
-        if not line:
-            break
-        if line == "/new":
+    for line in typed():
+        if line == NEW:
             messages = list(start)
             continue
         messages.append({"role": "user", "content": line})
@@ -373,6 +372,52 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
         messages.append({"role": "assistant", "content": done.text})
         if done.finish_reason == "context":
             echo("[the context is full: /new begins another conversation]", err=True)
+
+
+def typed() -> Iterator[str]:
+    """Yield the lines that are typed or piped, up to an empty one or the end."""
+    while sys.stdin is not None:
+        try:
+            line = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return
+        except UnicodeDecodeError:
+            raise ArgumentError("What was typed is not UTF-8; a text is needed.") from None
+        if not line:
+            return
+        yield line
+
+
+def complete(sampling: dict[str, Any], model_options: dict[str, Any]) -> None:
+    """Say which models chat, then let the one in the package continue each line: it was not trained to chat."""
+    loaded = opened(None, **model_options)
+    sampling = with_recommended(demonstration(click.get_current_context(), sampling), loaded.tokenizer)
+    offer_models()
+    echo("The model in the package does not chat: it continues your text, as the King James Bible might.", err=True)
+    for line in typed():
+        if line == NEW:  # each line is a text of its own
+            continue
+        try:
+            printed(loaded.stream(line, **sampling), line)
+        except ContextError as error:
+            echo(f"[{error}]", err=True)
+
+
+def offer_models() -> None:
+    """Print what to type for a model that chats and fits this machine, and to install the packages it needs."""
+    from tritium.models import catalogue
+    from tritium.models.load import packages_of
+
+    memory = memory_limit()
+    rows, here = catalogue.chats_within(memory), f"the memory of this machine ({bytes_text(memory)})"
+    if not rows:
+        echo(f"No model was named, and none of those that chat fits into {here}; tritium models lists them.", err=True)
+        return
+    echo(f"No model was named. These chat and fit into {here}; tritium models lists more.", err=True)
+    cells = [[row.command, row.parameters, f"{row.gigabytes:g} GB"] for row in rows]
+    print_parts("", Table(cells, ["what to type", "parameters", "fetched"]), "", err=True)
+    if missing := absent(packages_of(rows[0].repo, "chatting with")):
+        echo(f"They need packages that are not installed: {pip_install(missing)}", err=True)
 
 
 @click.command()
