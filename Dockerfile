@@ -17,7 +17,7 @@ LABEL org.opencontainers.image.title="tritium" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/tritium-ml/tritium"
 COPY --from=build /wheels /wheels
-RUN python -m pip install --no-cache-dir "$(ls /wheels/tritium-*.whl)[serve]" && rm -rf /wheels
+RUN python -m pip install --no-cache-dir "$(ls /wheels/tritium-*.whl)[run]" && rm -rf /wheels
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin tritium
 # What is tuned and cached goes where a read-only container may write.
 ENV PYTHONUNBUFFERED=1 HOME=/tmp XDG_CACHE_HOME=/tmp/cache XDG_DATA_HOME=/tmp/data

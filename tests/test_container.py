@@ -74,7 +74,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", "wheels", "./source"]
     subprocess.run(build, cwd=folder, check=True, env=os.environ | {"TRITIUM_PURE": "1"}, capture_output=True)
     wheel = next((folder / "wheels").glob("tritium-*.whl"))
-    install = [*pip, "install", "--no-deps", "--no-index", "--target", "site", f"{wheel}[serve]"]
+    install = [*pip, "install", "--no-deps", "--no-index", "--target", "site", f"{wheel}[run]"]
     subprocess.run(install, cwd=folder, check=True, capture_output=True)
     return folder / "site"
 

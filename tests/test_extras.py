@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tritium.errors import EXTRAS, install_command
+from tritium.errors import EXTRAS, PackageError, absent, imported, install_command, require
 
 ROOT = Path(__file__).parents[1]
 OF_A_CHECKOUT = ("test", "bench", "docs")  # installed as '.[test]', by people who have the sources
@@ -23,9 +24,8 @@ def test_the_table_is_that_of_the_project() -> None:
 @pytest.mark.parametrize(
     ("extra", "platform", "command"),
     [
-        ("model", "linux", "pip install tokenizers jinja2"),
-        ("hub", "linux", "pip install huggingface_hub"),
-        ("serve", "darwin", "pip install h11 tokenizers jinja2 llguidance"),
+        ("run", "linux", "pip install tokenizers jinja2 huggingface_hub h11 llguidance"),
+        ("run", "darwin", "pip install tokenizers jinja2 huggingface_hub h11 llguidance"),
         ("torch", "linux", "pip install torch"),
         ("cuda", "linux", "pip install torch triton nvidia-ml-py"),
         ("cuda", "darwin", "pip install torch"),  # Triton has no build there
@@ -35,11 +35,79 @@ def test_the_table_is_that_of_the_project() -> None:
     ],
 )
 def test_a_command_names_the_packages_of_a_platform(extra: str, platform: str, command: str) -> None:
-    assert install_command(extra, platform) == command
+    assert install_command(extra, platform=platform) == command
 
 
 def test_a_command_is_never_empty() -> None:
-    assert install_command("mlx", "emscripten") == "pip install mlx 'mlx[cpu]'"
+    assert install_command("mlx", platform="emscripten") == "pip install mlx 'mlx[cpu]'"
+
+
+def test_a_command_for_several_extras_names_each_package_once() -> None:
+    assert install_command("torch", "cuda", "torch", platform="linux") == "pip install torch triton nvidia-ml-py"
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away packages, three of them installed or not."""
+    for name in ("jinja2", "h11", "opentelemetry"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("without")
+@pytest.mark.parametrize(
+    ("packages", "says"),
+    [
+        (("jinja2",), "the package 'jinja2', which is not installed; pip install jinja2."),
+        (("numpy", "h11", "jinja2"), "the packages 'h11' and 'jinja2', which are not installed; pip install h11 jinja2."),
+        (("jinja2", "opentelemetry-api", "h11", "jinja2"),
+         "the packages 'jinja2', 'opentelemetry-api' and 'h11', which are not installed; pip install jinja2 opentelemetry-api h11."),
+    ],
+)  # fmt: skip
+def test_one_sentence_names_all_packages_that_are_missing(packages: tuple[str, ...], says: str) -> None:
+    with pytest.raises(PackageError) as caught:
+        require("A cake", *packages)
+    assert str(caught.value) == f"A cake needs {says}"
+
+
+def test_nothing_is_imported_to_find_out_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_package_that_stops.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert absent(["a_package_that_stops", "no_such_package"]) == ["no_such_package"]
+    require("A cake", "a_package_that_stops", "numpy")
+
+
+def test_a_package_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_damaged_package.py").write_text("raise ImportError('GLIBC_2.99 was not found')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PackageError) as caught:
+        imported("A cake", "a_damaged_package")
+    assert str(caught.value) == (
+        "A cake needs the package 'a_damaged_package', which cannot be imported (GLIBC_2.99 was not found); "
+        "pip install a_damaged_package --force-reinstall."
+    )
+
+
+def test_an_extra_that_a_page_names_exists() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    files = [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "Dockerfile",
+        *(ROOT / ".github").rglob("*.yml"),
+    ]
+    named = {
+        (file.name, extra)
+        for file in files
+        for extra in re.findall(r"(?:'\.|\.whl\))\[(\w+)\]", file.read_text(encoding="utf-8"))
+    }
+    assert {
+        ("README.md", "run"),
+        ("start.md", "run"),
+        ("models.md", "run"),
+        ("serve.md", "run"),
+        ("Dockerfile", "run"),
+    } <= named
+    assert [pair for pair in named if pair[1] not in known] == []
 
 
 def test_nothing_says_to_install_tritium_from_an_index() -> None:

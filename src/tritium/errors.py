@@ -244,9 +244,7 @@ class BuildError(TritiumError, RuntimeError):
 # Tritium is on no package index: `pip install` finds its extras only in a checkout, so errors and pages name the packages.
 
 EXTRAS = {  # as in pyproject.toml; a test compares them
-    "model": ("tokenizers>=0.21", "jinja2>=3.1.6"),
-    "hub": ("huggingface_hub>=1.0",),
-    "serve": ("h11>=0.16", "tokenizers>=0.21", "jinja2>=3.1.6", "llguidance>=1.7"),
+    "run": ("tokenizers>=0.21", "jinja2>=3.1.6", "huggingface_hub>=1.0", "h11>=0.16", "llguidance>=1.7"),
     "otel": ("opentelemetry-api>=1.27",),
     "torch": ("torch>=2.5",),
     "cuda": ("torch>=2.9", "triton>=3.5; sys_platform == 'linux'", "nvidia-ml-py>=12; sys_platform == 'linux'"),
@@ -257,16 +255,57 @@ EXTRAS = {  # as in pyproject.toml; a test compares them
 }
 
 _REQUIREMENT = r"[\w.-]+(?:\[[\w,-]+\])?"
+_MODULES = {"opentelemetry-api": "opentelemetry"}  # packages that are imported by another name
 
 
-def install_command(extra: str, platform: str = sys.platform) -> str:
-    """Return the pip command that installs the packages of an extra on a platform; all of them where none is made for it."""
-    split = [requirement.partition(";") for requirement in EXTRAS[extra]]
-    usable = [r for r, _, marker in split if not marker or f"'{platform}'" in marker]
-    names = [match[0] for r in usable or [r for r, _, _ in split] if (match := re.match(_REQUIREMENT, r))]
+def install_command(*extras: str, platform: str = sys.platform) -> str:
+    """Return the pip command that installs the packages of extras on a platform; of an extra made for none of it, all of them."""
+    names: list[str] = []
+    for extra in extras:
+        split = [requirement.partition(";") for requirement in EXTRAS[extra]]
+        usable = [r for r, _, marker in split if not marker or f"'{platform}'" in marker]
+        names += [match[0] for r in usable or [r for r, _, _ in split] if (match := re.match(_REQUIREMENT, r))]
+    return pip_install(names)
+
+
+def pip_install(names: Iterable[str]) -> str:
+    """Return the pip command that installs packages."""
     import shlex
 
-    return f"pip install {' '.join(map(shlex.quote, names))}"
+    return f"pip install {' '.join(map(shlex.quote, dict.fromkeys(names)))}"
+
+
+def absent(packages: Iterable[str]) -> list[str]:
+    """Return those of some packages that are not installed; none is imported."""
+    from importlib.util import find_spec
+
+    modules = {package: _MODULES.get(package, package) for package in packages}
+    return [p for p, m in modules.items() if (sys.modules[m] if m in sys.modules else find_spec(m)) is None]
+
+
+def require(use: str, *packages: str) -> None:
+    """Raise one PackageError that names all of these packages that are not installed; `use`, which needs them, begins its sentence."""
+    if missing := absent(packages):
+        *others, last = map(repr, missing)
+        names = f"packages {', '.join(others)} and {last}, which are" if others else f"package {last}, which is"
+        raise PackageError(f"{use} needs the {names} not installed; {pip_install(missing)}.")
+
+
+def imported(use: str, package: str, *modules: str) -> Any:
+    """Return a package that only some uses need, and import modules of it; raise PackageError where it is not installed, or damaged."""
+    require(use, package)
+    module = _MODULES.get(package, package)
+    from importlib import import_module
+
+    try:
+        for name in modules:
+            import_module(f"{module}.{name}")
+        return import_module(module)
+    except ImportError as error:
+        remedy = f"{pip_install([package])} --force-reinstall"
+        raise PackageError(
+            f"{use} needs the package {package!r}, which cannot be imported ({error}); {remedy}."
+        ) from error
 
 
 # ---- messages

@@ -786,6 +786,7 @@ def test_absence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(found, Absent)
         assert "mps" in found.why
     monkeypatch.setattr(probes.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(probes.platform, "system", lambda: "Darwin")
     for ask in (probes.torch_units, probes.mps_units):
         absent = ask()
         assert isinstance(absent, Absent)

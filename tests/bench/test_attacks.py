@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("h11", reason="the server needs the extra 'serve'")
-pytest.importorskip("jinja2", reason="chat templates need the extra 'model'")
+pytest.importorskip("h11", reason="the server needs the extra 'run'")
+pytest.importorskip("jinja2", reason="chat templates need the extra 'run'")
 
 BENCH = Path(__file__).parents[2] / "bench"
 

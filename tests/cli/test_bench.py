@@ -18,8 +18,10 @@ import pytest
 
 from config_texts import BENCHMARK, ENERGY, REGRESSION
 from fake_engine import ENGINE, QUICK, Engine, called, passed
+from null import Null
+from tritium import backends
 from tritium.cli.text import progress
-from tritium.errors import TritiumError
+from tritium.errors import TritiumError, install_command
 from tritium.perf.records.run import Results
 from tritium.perf.store import results as store
 from tritium.perf.suites.suites import NAMES, SUITES
@@ -56,6 +58,55 @@ def test_a_quick_comparison_prints_a_table_a_guide_and_what_to_do_next(engine: E
     assert "next: " in found.stdout
     assert engine.asked["plan"].name == "quick"
     assert not engine.asked["plan"].gates
+
+
+OTHERS = "also measured when installed: "
+EVERYWHERE = ("compare", "--quick", "--peers", "none", "--operations", "add")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "line"),
+    [
+        ({"torch": "torch"}, "torch (pip install torch)"),
+        ({"mlx": "mlx", "torch": "torch"}, f"mlx, torch ({install_command('mlx', 'torch')})"),
+        ({"torch": "torch", "mps": "torch"}, "torch, mps (pip install torch)"),
+    ],
+)
+def test_a_comparison_ends_with_a_line_on_devices_that_packages_would_bring(
+    engine: Engine, kinds: dict[str, str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "installable", lambda: kinds)
+    for args in (EVERYWHERE, ("compare", "--operations", "add")):
+        lines = passed(*args).stdout.splitlines()
+        assert lines[-1] == OTHERS + line
+        assert [other for other in lines if other.startswith(OTHERS)] == [OTHERS + line]
+    assert OTHERS not in passed("bench", "layout", "--quick", "--operations", "add").output  # of the default device
+
+
+def test_no_line_on_other_devices_where_none_would_be_measured(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "installable", lambda: {"torch": "torch"})
+    Path("bench.json").write_text(BENCHMARK)
+    plain = [passed(*EVERYWHERE, "--format", name) for name in ("json", "csv", "markdown")]
+    chosen = [passed(*EVERYWHERE, "--devices", "cpu"), passed("compare", "--config", "bench.json")]
+    engine.complete = False
+    for found in (*plain, *chosen, called(*EVERYWHERE)):
+        assert "written: " in found.output
+        assert OTHERS not in found.output
+    engine.complete = True
+    monkeypatch.setattr(backends, "installable", dict)
+    assert passed(*EVERYWHERE).stdout.splitlines()[-1].startswith("next: ")
+
+
+def test_every_device_that_is_here_is_compared(engine: Engine) -> None:
+    backends.register("far", Null)
+    backends.register("near", Null)
+    try:
+        passed("compare", "--quick", "--operations", "add", "--peers", "numpy")
+    finally:
+        backends.unregister("far")
+        backends.unregister("near")
+    here = [str(d) for d in backends.present() if d != "cpu"]
+    assert engine.arms == ["tritium", *(f"tritium:{name}" for name in (*here, "far", "near")), "numpy"]
 
 
 def test_the_results_are_in_the_file_named(engine: Engine) -> None:

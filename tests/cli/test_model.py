@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from click.testing import CliRunner
 
 import tritium as tt
 from hub_server import Hub, serving, use
+from tritium.cli import model as commands
 from tritium.cli.root import cli
-from tritium.errors import TritiumError
-from tritium.models.load import shipped
+from tritium.errors import PackageError, TritiumError
+from tritium.models import catalogue
+from tritium.models.load import Use, require_packages, shipped
 
 
 def run(*args: str, **more: Any) -> Any:
@@ -85,7 +88,14 @@ def test_generate_without_options_samples_and_ends_at_a_sentence() -> None:
         (("generate", "-t", "-1"), "temperature must be"),
         (("generate", "-p", "x" * 300), "The prompt has 300 tokens; the context holds 256"),
         (("generate", "--context", "1000"), "made for 256"),
-        (("chat",), "no chat template"),
+        (("chat", str(shipped())), "no chat template"),
+        (
+            ("chat", "--system", "Be brief."),
+            "--system is for a model that chats, and none was named: tritium chat MODEL",
+        ),
+        (("chat", "-t", "-1"), "temperature must be"),
+        (("chat", "--revision", "x"), "which is a path; it belongs to a name owner/repo"),
+        (("generate", "--file", "x"), "which is a path; it belongs to a name owner/repo"),
         (("bench", "model", "-n", "1000"), "context is 256"),
     ],
 )
@@ -138,6 +148,126 @@ def test_a_message_that_does_not_fit_is_dropped_and_the_chat_goes_on(template: s
     assert found.exit_code == 0
     assert "/new begins another" in found.stderr
     assert found.stdout.strip()
+
+
+# ---- a chat without a model
+
+
+COMPLETES = "The model in the package does not chat: it continues your text, as the King James Bible might.\n"
+
+
+def offer(found: Any) -> list[str]:
+    """Return the commands that a chat without a model offers."""
+    return [line.partition("  ")[0] for line in found.stderr.splitlines() if line.startswith("tritium chat ")]
+
+
+@pytest.mark.parametrize(
+    ("gib", "fits"),
+    [
+        (24, ["Ternary-Bonsai-1.7B-gguf", "bitnet-b1.58-2B-4T-gguf", "Ternary-Bonsai-8B-gguf",
+              "maple-preview-GGUF --file TQ2_0-head-Q4_K"]),
+        (4, ["Ternary-Bonsai-1.7B-gguf", "bitnet-b1.58-2B-4T-gguf", "Ternary-Bonsai-8B-gguf"]),
+        (2, ["Ternary-Bonsai-1.7B-gguf", "bitnet-b1.58-2B-4T-gguf"]),
+        (1, ["Ternary-Bonsai-1.7B-gguf"]),
+    ],
+)  # fmt: skip
+def test_a_chat_without_a_model_offers_those_that_fit(
+    gib: int, fits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "memory_limit", lambda: gib << 30)
+    found = run("chat", input="")
+    assert (found.exit_code, found.stdout) == (0, "")
+    first = f"No model was named. These chat and fit into the memory of this machine ({gib} GiB); tritium models lists more."
+    assert found.stderr.splitlines()[0] == first
+    assert [line.partition("/")[2] for line in offer(found)] == fits
+    assert found.stderr.endswith(COMPLETES)
+
+
+def test_what_is_offered_is_what_the_list_has_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "memory_limit", lambda: 1 << 40)
+    rows = {row.command: row for row in catalogue.known()}
+    lines = [line.split() for line in run("chat", input="").stderr.splitlines() if line.startswith("tritium chat ")]
+    assert len(lines) >= 4
+    for *command, parameters, gigabytes, unit in lines:
+        row = rows[" ".join(command)]
+        assert (row.parameters, f"{row.gigabytes:g}", unit) == (parameters, gigabytes, "GB")
+
+
+def test_where_no_model_fits_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "memory_limit", lambda: 512 << 20)
+    assert run("chat", input="").stderr == (
+        "No model was named, and none of those that chat fits into the memory of this machine (512 MiB); tritium models lists them.\n"
+        + COMPLETES
+    )
+
+
+@pytest.mark.parametrize("missing", [(), ("jinja2",), ("huggingface_hub", "tokenizers", "jinja2")])
+def test_the_packages_that_the_offered_models_need_are_named(
+    missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("huggingface_hub", "tokenizers", "jinja2"):
+        monkeypatch.setitem(sys.modules, package, None if package in missing else sys)
+    lines = run("chat", input="").stderr.splitlines()
+    says = [f"They need packages that are not installed: pip install {' '.join(missing)}"] if missing else [""]
+    assert lines[-2:] == [*says, COMPLETES.rstrip()]
+
+
+def test_a_chat_without_a_model_continues_each_line() -> None:
+    found = run("chat", "-n", "20", "-t", "0", input="And God said\n/new\nIn the\n\nnot read\n")
+    assert found.exit_code == 0
+    model = tt.load()
+    lines = [f"{line}{model.generate(line, max_tokens=20).text}\n" for line in ("And God said", "In the")]
+    assert found.stdout == "".join(lines)
+
+
+def test_a_line_is_continued_to_the_end_of_a_sentence_and_differently_each_time() -> None:
+    texts = {run("chat", "--seed", str(seed), input="And God said").stdout for seed in range(3)}
+    assert len(texts) == 3
+    for text in texts:
+        assert text.startswith("And God said")
+        assert text.rstrip("\n")[-1] in ".?!" or len(text) >= len("And God said") + 200
+
+
+def test_a_line_that_does_not_fit_is_told_and_the_next_is_continued() -> None:
+    found = run("chat", "-n", "3", input="x" * 400 + "\nAnd God\n")
+    assert found.exit_code == 0
+    assert "[The prompt has 400 tokens; the context holds 256." in found.stderr
+    assert found.stdout.startswith("And God")
+
+
+def test_a_chat_whose_input_is_closed_ends() -> None:
+    command = f"{sys.executable} -m tritium chat <&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ""
+    assert done.stderr.endswith(COMPLETES)
+
+
+def test_a_chat_without_a_model_on_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    env = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
+    args = [sys.executable, "-m", "tritium", "chat", "-n", "20", "-t", "0"]
+    shown = b""
+
+    def read(until: bytes) -> None:
+        nonlocal shown
+        begun = len(shown)
+        while until not in shown[begun:]:
+            shown += os.read(ours, 1 << 16)
+
+    with subprocess.Popen(args, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as chatting:
+        os.close(theirs)
+        read(b"> ")
+        before = shown
+        for line in (b"And God said\n", b"/new\n"):
+            os.write(ours, line)
+            read(b"> ")
+        os.write(ours, b"\x04")
+        assert chatting.wait(30) == 0
+    os.close(ours)
+    assert b"tritium chat prism-ml/Ternary-Bonsai-1.7B-gguf" in before
+    assert COMPLETES.encode().replace(b"\n", b"\r\n> ") in before
+    text = tt.load().generate("And God said", max_tokens=20).text
+    assert f"\x1b[1mAnd God said\x1b[0m{text}".encode() in shown
 
 
 def test_perplexity_tells_bits_per_byte_with_an_error(tmp_path: Path) -> None:
@@ -273,6 +403,64 @@ def test_options_of_a_name_that_mean_nothing_are_refused(hub: Hub) -> None:
     assert "are of one model, given two by name" in told("verify", "owner/repo", "other/repo", "--revision", "x")
     assert "which is a path" in told("verify", "a.gguf", "b.gguf", "--revision", "x")
     assert "is not in the cache" in told("generate", "owner/repo", "--offline")
+
+
+NEEDS: dict[str, tuple[tuple[str, ...], Use]] = {
+    "generate": (("generate", "owner/repo"), "running"),
+    "chat": (("chat", "owner/repo"), "chatting with"),
+    "perplexity": (("perplexity", "text.txt", "-m", "owner/repo"), "running"),
+    "embed": (("embed", "owner/repo", "text.txt"), "running"),
+    "serve": (("serve", "owner/repo"), "serving"),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_command_names_all_packages_before_it_asks_the_hub(
+    name: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("And God said", encoding="utf-8")
+    args, use = NEEDS[name]
+    for package in ("tokenizers", "jinja2", "h11"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(PackageError) as caught:
+        require_packages("owner/repo", use)
+    assert told(*args) == str(caught.value)
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("prepack", "owner/repo", "out.tritium"), ("bench", "model", "owner/repo", "-p", "4", "-n", "4", "-r", "3")],
+)
+def test_what_reads_no_text_needs_no_package_for_it(
+    args: tuple[str, ...], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("tokenizers", "jinja2"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert run(*args).exit_code == 0
+
+
+def test_a_file_of_a_template_and_a_draft_by_name_add_what_they_need(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("jinja2", "h11", "huggingface_hub", "opentelemetry"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("tritium.models.load.load", lambda *args, **options: pytest.fail("it was loaded"))
+    assert told("chat", "--template", template).startswith(
+        "Chatting with the model in the package needs the package 'jinja2',"
+    )
+    assert told("serve", "--template", template, "--draft", "a/b", "--spans") == (
+        "Serving the model in the package needs the packages 'h11', 'jinja2', 'huggingface_hub' and 'opentelemetry-api', which are not "
+        "installed; pip install h11 jinja2 huggingface_hub opentelemetry-api."
+    )
+
+
+def test_a_model_is_served_with_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("h11", reason="needs the extra 'run'")
+    served: dict[str, Any] = {}
+    monkeypatch.setattr("tritium.serve.server.serve", lambda model, **options: served.update(options, model=model))
+    assert run("serve", "--draft", str(shipped("kjv-draft"))).exit_code == 0
+    assert (served["model"].name, served["draft"].name) == ("kjv", "kjv-draft")
 
 
 def test_models_are_listed_with_what_to_type() -> None:

@@ -42,6 +42,20 @@ def test_a_repository_has_a_name_and_a_command(row: catalogue.Known) -> None:
     assert row.runs == any(row.architecture in family.model_types for family in catalogue.families())
 
 
+def test_models_that_chat_within_a_memory_are_one_of_each_and_the_smallest_first() -> None:
+    every = catalogue.chats_within(1 << 60)
+    sizes = [row.gigabytes for row in every if row.gigabytes is not None]
+    assert sizes == sorted(sizes)
+    assert len(sizes) == len(every) == len({(row.architecture, row.parameters) for row in every}) >= 4
+    assert all(row.runs and row.use == "chat" for row in every)
+    for row, size in zip(every, sizes, strict=True):
+        assert row in catalogue.chats_within(int(size * 1.5e9) + 1)
+        assert row not in catalogue.chats_within(int(size * 1.5e9) - 1)
+    # Of three repositories with the same model the first that is listed: its GGUF file.
+    assert [row.repo for row in every if "bitnet" in row.repo] == ["microsoft/bitnet-b1.58-2B-4T-gguf"]
+    assert catalogue.chats_within(0) == []
+
+
 def test_a_repository_is_listed_once() -> None:
     repos = [row.repo.lower() for row in catalogue.known()]
     assert len(repos) == len(set(repos))

@@ -52,7 +52,7 @@ def programs() -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(path: Path) -> Any:
-    pytest.importorskip("tokenizers", reason="BPE needs the extra `model`")
+    pytest.importorskip("tokenizers", reason="BPE needs the extra `run`")
     return vocabulary.from_gguf(tio.open(path).metadata)
 
 
@@ -92,7 +92,7 @@ def test_torch_transformers_has_the_same_tokens(path: Path, tokenizer: Any, monk
 
 
 def test_its_chat_template_is_run(tokenizer: Any) -> None:
-    pytest.importorskip("jinja2", reason="chat templates need the extra `model`")
+    pytest.importorskip("jinja2", reason="chat templates need the extra `run`")
     ids = chat.encode(tokenizer, [{"role": "user", "content": "What is 2 + 2?"}])
     wanted = (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"

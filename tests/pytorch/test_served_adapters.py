@@ -158,7 +158,7 @@ def test_norms_of_all_layers_are_inside_them_and_those_of_some_before() -> None:
 
 
 def test_a_server_answers_with_an_adapter_what_torch_generates(tmp_path: Path) -> None:
-    pytest.importorskip("h11", reason="needs the extra 'serve'")
+    pytest.importorskip("h11", reason="needs the extra 'run'")
     from calls import post
     from tritium.serve.server import Server
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
 
 import click
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
 
 from calls import call
 from markov import Model, encode

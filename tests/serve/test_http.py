@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
 import pytest
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
 
 from tritium.serve.exchange import HTTPRequest, HTTPResponse, Limits, client_of
 from tritium.serve.http import TURN_BYTES, Connection, Site

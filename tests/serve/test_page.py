@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
 
 from calls import call
 from hostile import NAMES

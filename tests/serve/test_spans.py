@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
 
 from calls import begin, call, completion, events, post
 from markov import Model

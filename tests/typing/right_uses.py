@@ -107,3 +107,6 @@ for piece in model.stream("And God said", max_tokens=4, temperature=0.5, draft=N
 messages = [{"role": "user", "content": "Who art thou?"}]
 ids = encode(model.tokenizer, messages, template="{% for m in messages %}{{ m.content }}{% endfor %}")
 assert_type(model.generate(ids, max_tokens=1), Generation)
+answer = model.chat(messages, template="{% for m in messages %}{{ m.content }}{% endfor %}", max_tokens=3, seed=1)
+assert_type(answer, Generation)
+assert answer.text == model.generate("Who art thou?", max_tokens=3).text

@@ -262,6 +262,7 @@ class Absent(NamedTuple):
 
     why: str
     remedy: str
+    extra: str = ""  # whose packages would bring it here (`errors.EXTRAS`); "" where no packages are what it lacks
 
 
 @dataclass
@@ -674,6 +675,12 @@ def present() -> list[Device]:
     ]
 
 
+def installable() -> dict[str, str]:
+    """Return the kinds of devices that installing packages would bring here, each with the extra that names them."""
+    kinds = {name: _units(name) for name in _entries}
+    return {name: units.extra for name, units in kinds.items() if isinstance(units, Absent) and units.extra}
+
+
 @checked
 def devices() -> list[Found]:
     """Return the devices that are here with their facts, and those that are not, why, and how to get them."""
@@ -681,7 +688,7 @@ def devices() -> list[Found]:
     for name in _entries:
         units = _units(name)
         if isinstance(units, Absent):
-            out.append(Found(name, False, {}, *units))
+            out.append(Found(name, False, {}, units.why, units.remedy))
             continue
         for unit in units:
             here = device(f"{name}:{unit}")

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import platform
 from typing import Any
 
 from tritium.backends import Absent, Backend, Device
 from tritium.errors import install_command
 
+_DRIVERS = ("/proc/driver/nvidia", "/dev/dxg")  # of NVIDIA's GPUs, and within WSL2 of any
 _KINDS = {"torch": "cpu", "mps": "mps"}  # what torch calls the devices of each kind
-_TORCH_REMEDY = install_command("torch")
 _MLX_REMEDY = f"{install_command('mlx')} (macOS on Apple silicon, or Linux), or use device='cpu'"
 
 
@@ -28,8 +29,10 @@ def mlx_units() -> tuple[str, ...] | Absent:
     try:
         import mlx.core as mx
     except ImportError as error:
-        why = "mlx is not installed" if isinstance(error, ModuleNotFoundError) else f"mlx cannot be imported: {error}"
-        return Absent(why, _MLX_REMEDY)
+        if not isinstance(error, ModuleNotFoundError):
+            return Absent(f"mlx cannot be imported: {error}", _MLX_REMEDY)
+        is_made = platform.system() != "Darwin" or platform.machine() == "arm64"
+        return Absent("mlx is not installed", _MLX_REMEDY, "mlx" if is_made else "")
     return ("gpu", "cpu") if mx.metal.is_available() else ("cpu",)
 
 
@@ -49,22 +52,23 @@ def torch_units() -> tuple[str, ...] | Absent:
 
 def mps_units() -> tuple[str, ...] | Absent:
     """Return the devices of kind `mps`: the GPU of a Mac, where torch can use it; or why there is none."""
+    if platform.system() != "Darwin":
+        return Absent("mps is the GPU of a Mac, and this is not macOS", "use device='torch' or device='cpu'")
     if (absent := _torch_absence()) is not None:
         return absent
     mps = importlib.import_module("torch").backends.mps
     if mps.is_available():
         return ("0",)
-    if platform.system() != "Darwin":
-        return Absent("mps is the GPU of a Mac, and this is not macOS", "use device='torch' or device='cpu'")
     if not mps.is_built():
         return Absent("this PyTorch was built without mps", "install PyTorch's own wheel for Apple silicon")
     return Absent("mps needs macOS 14 or later and an Apple GPU", "update macOS, or use device='torch' or device='cpu'")
 
 
-def _torch_absence(remedy: str = _TORCH_REMEDY) -> Absent | None:
-    """Return why torch cannot be used; None where it can."""
+def _torch_absence(extra: str = "torch", is_possible: bool = True) -> Absent | None:
+    """Return why torch cannot be used; None where it can. `is_possible`: whether the device would be here with it."""
+    remedy = install_command(extra)
     if importlib.util.find_spec("torch") is None:
-        return Absent("PyTorch is not installed", remedy)
+        return Absent("PyTorch is not installed", remedy, extra if is_possible else "")
     try:
         importlib.import_module("torch")
     except Exception as error:  # a damaged installation fails in ways of its own
@@ -83,7 +87,7 @@ def make_torch(device: Device) -> Backend:
 
 def cuda_units() -> tuple[str, ...] | Absent:
     """Return the numbers of the GPUs, or why there is none."""
-    if (absent := _torch_absence(install_command("cuda"))) is not None:
+    if (absent := _torch_absence("cuda", any(map(os.path.exists, _DRIVERS)))) is not None:
         return absent
     torch: Any = importlib.import_module("torch")
     if torch.cuda.is_available():

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tritium import backends
 from tritium.arguments import read_duration
 from tritium.cli.text import (
     INSTRUCTIONS,
@@ -41,7 +42,7 @@ from tritium.cli.text import (
     status,
     with_instructions,
 )
-from tritium.errors import ArgumentError, SaveError, nearest
+from tritium.errors import ArgumentError, SaveError, install_command, nearest
 
 if TYPE_CHECKING:
     from tritium.perf.records.run import Results
@@ -357,6 +358,9 @@ def measured_code(suite: str, parameters: dict[str, Any], *, quiet: bool = False
     _after(options, results) if quiet else _print(options, results)
     if not results.complete:
         return INTERRUPTED
+    is_narrowed = any(parameters.get(name) for name in ("devices", "config", "on"))
+    if suite == "compare" and options.format == "text" and not is_narrowed and (more := backends.installable()):
+        echo(f"also measured when installed: {', '.join(more)} ({install_command(*more.values())})")
     code = measurement_exit_code(results)
     if failures := _failures(results):
         say(f"error: {failures}; the reasons are above.", "red", err=True)

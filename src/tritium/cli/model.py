@@ -2,7 +2,7 @@
 models. They print and ask.
 
 tritium generate [MODEL] -p TEXT    generate text after a prompt
-tritium chat [MODEL]                chat with a model, by its chat template
+tritium chat [MODEL]                chat with a model, by its chat template; without one, which there are
 tritium embed MODEL FILE            the lines of a text file as vectors
 tritium perplexity FILE -m MODEL    perplexity of a text file
 tritium serve [MODEL]               an OpenAI-compatible server on this machine
@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +48,14 @@ from tritium.cli.text import (
     size,
     status,
 )
-from tritium.errors import ArgumentError, ContextError, TritiumError
+from tritium.errors import ArgumentError, ContextError, TritiumError, absent, pip_install
+from tritium.machine.facts import bytes_text, memory_limit
 from tritium.parallel.group import Group, is_started, join
 from tritium.threads import set_num_threads
 
 if TYPE_CHECKING:
     from tritium.models.generation import Generation
-    from tritium.models.load import Model
+    from tritium.models.load import Model, Use
     from tritium.models.text.tokenizer import Tokenizer
 
 Command = Callable[..., Any]
@@ -63,6 +64,7 @@ PROMPT = "In the beginning"
 TEMPERATURE = 0.7
 FEWEST_TOKENS, MOST_TOKENS = 60, 200
 SENTENCE_ENDS = tuple(b".?!")
+NEW = "/new"  # begins another conversation
 END = 0  # the packaged model's token of the end
 
 
@@ -101,11 +103,15 @@ def options_of_sampling(command: Command) -> Command:
     return command
 
 
-def opened(path: str | None, *, threads: int | None = None, **options: Any) -> Model:
-    """The model a command was given, by path or by name; without one, the small one in the package."""
+def opened(
+    path: str | None, *, use: Use = "running", more: Sequence[str] = (), threads: int | None = None, **options: Any
+) -> Model:  # fmt: skip
+    """The model a command was given, by path or by name; without one, the small one in the package. Packages that its use needs, and
+    `more`, are looked for before anything is fetched."""
     from tritium.families.config import Config
-    from tritium.models.load import load
+    from tritium.models.load import load, require_packages
 
+    require_packages(path, use, *more)
     if threads is not None:
         set_num_threads(threads)
     name, options = split(options, *NAME)
@@ -114,7 +120,7 @@ def opened(path: str | None, *, threads: int | None = None, **options: Any) -> M
 
     def read() -> Model:
         if place is None:
-            return load(**options, parallel=group)
+            return load(**options, parallel=group, revision=name.get("revision"), file=name.get("model_file"))
         if group is None or not group.rank:
             status(f"loading {path} …")
         model = load(place.path, **options, parallel=group)
@@ -152,7 +158,7 @@ def shared(read: Callable[[], Model], group: Group) -> Model:
 
 
 def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    return {k: options[k] for k in names}, {k: v for k, v in options.items() if k not in names}
+    return {k: v for k, v in options.items() if k in names}, {k: v for k, v in options.items() if k not in names}
 
 
 NAME = ("revision", "model_file", "offline")
@@ -331,29 +337,27 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
     """Chat with a model. An empty line or Ctrl-D ends the conversation; /new starts another.
 
     Earlier turns stay in the KV cache: only new text is prefilled. Sampling is what the model file recommends, unless an option says
-    otherwise.
+    otherwise. Without MODEL: names of models that fit this machine, and a model in the package that continues text.
     """
     from tritium.models.text import chat as chats
 
     model_options, sampling = split(options, *MODEL, "context")
-    loaded = opened(model, **model_options)
+    if model is None and template is None:
+        if system:
+            raise ArgumentError("--system is for a model that chats, and none was named: tritium chat MODEL.")
+        complete(sampling, model_options)
+        return
+    own = read_text(template) if template else None
+    loaded = opened(model, use="chatting with", more=("jinja2",) if template else (), **model_options)
     sampling = with_recommended(sampling, loaded.tokenizer)
-    form = read_text(template) if template else loaded.tokenizer.chat_template
+    form = loaded.tokenizer.chat_template if own is None else own
     start = [{"role": "system", "content": system}] if system else []
     messages = list(start)
     chats.encode(
         loaded.tokenizer, [*messages, {"role": "user", "content": "?"}], template=form
     )  # refuses before it asks
-    while True:
-        try:
-            line = input("> " if sys.stdin.isatty() else "").strip()
-        except EOFError:
-            break
-        except UnicodeDecodeError:
-            raise ArgumentError("What was typed is not UTF-8; a text is needed.") from None
-        if not line:
-            break
-        if line == "/new":
+    for line in typed():
+        if line == NEW:
             messages = list(start)
             continue
         messages.append({"role": "user", "content": line})
@@ -368,6 +372,52 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
         messages.append({"role": "assistant", "content": done.text})
         if done.finish_reason == "context":
             echo("[the context is full: /new begins another conversation]", err=True)
+
+
+def typed() -> Iterator[str]:
+    """Yield the lines that are typed or piped, up to an empty one or the end."""
+    while sys.stdin is not None:
+        try:
+            line = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return
+        except UnicodeDecodeError:
+            raise ArgumentError("What was typed is not UTF-8; a text is needed.") from None
+        if not line:
+            return
+        yield line
+
+
+def complete(sampling: dict[str, Any], model_options: dict[str, Any]) -> None:
+    """Say which models chat, then let the one in the package continue each line: it was not trained to chat."""
+    loaded = opened(None, **model_options)
+    sampling = with_recommended(demonstration(click.get_current_context(), sampling), loaded.tokenizer)
+    offer_models()
+    echo("The model in the package does not chat: it continues your text, as the King James Bible might.", err=True)
+    for line in typed():
+        if line == NEW:  # each line is a text of its own
+            continue
+        try:
+            printed(loaded.stream(line, **sampling), line)
+        except ContextError as error:
+            echo(f"[{error}]", err=True)
+
+
+def offer_models() -> None:
+    """Print what to type for a model that chats and fits this machine, and to install the packages it needs."""
+    from tritium.models import catalogue
+    from tritium.models.load import packages_of
+
+    memory = memory_limit()
+    rows, here = catalogue.chats_within(memory), f"the memory of this machine ({bytes_text(memory)})"
+    if not rows:
+        echo(f"No model was named, and none of those that chat fits into {here}; tritium models lists them.", err=True)
+        return
+    echo(f"No model was named. These chat and fit into {here}; tritium models lists more.", err=True)
+    cells = [[row.command, row.parameters, f"{row.gigabytes:g} GB"] for row in rows]
+    print_parts("", Table(cells, ["what to type", "parameters", "fetched"]), "", err=True)
+    if missing := absent(packages_of(rows[0].repo, "chatting with")):
+        echo(f"They need packages that are not installed: {pip_install(missing)}", err=True)
 
 
 @click.command()
@@ -441,7 +491,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
             f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
         )
     options["storage"] = options["storage"] or default_device().device.backend.densest().name
-    loaded = opened(model, **options, device="cpu")  # whose kernels the file is made for
+    loaded = opened(model, use="fetching", **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
         path = loaded.save(target, overwrite=overwrite, progress=progress)
     if as_json:
@@ -531,6 +581,7 @@ def serve(
     template: str | None, lora: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Serve a model over the OpenAI API. Anthropic's too; Ctrl-C stops it."""
+    from tritium.models.hub import PACKAGE, is_name
     from tritium.perf.meters.probe import probe
     from tritium.serve import Server
     from tritium.serve.server import serve
@@ -538,13 +589,15 @@ def serve(
     model_options, rest = split(options, *MODEL)
     form = read_text(template) if template else None
     draft = rest.pop("draft")
+    more = ["jinja2"] * (form is not None) + [PACKAGE] * is_name(draft) + ["opentelemetry-api"] * rest["spans"]
+    loaded = opened(model, use="serving", more=more, **model_options)
 
     def ready(server: Server) -> None:
         echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        with_adapters(opened(model, **model_options), lora), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
-        allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft), **rest,
+        with_adapters(loaded, lora), ready=ready, sensors=probe, api_key_file=api_key_file, allowed_hosts=allowed_host,
+        allowed_origins=allowed_origin, chat_template=form, draft=None if draft is None else opened(draft, use="fetching"), **rest,
     )  # fmt: skip
     for group in _groups:
         group.check()
@@ -617,7 +670,7 @@ def bench_model(
 
     with bar("measuring") as progress:
         speed = measure(
-            lambda: opened(model, **options),
+            lambda: opened(model, use="fetching", **options),
             prefill=prefill,
             decode=decode,
             repeat=repeat,

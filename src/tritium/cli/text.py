@@ -320,21 +320,22 @@ def _floor(head: str, cells: Sequence[str]) -> int:
     return max((len(word) for cell in (head, *cells) for word in cell.split()), default=0)
 
 
-def print_parts(*parts: str | Table) -> None:
+def print_parts(*parts: str | Table, err: bool = False) -> None:
     """Print texts and tables; a terminal gets tables that fit its width."""
+    stream = sys.stderr if err else sys.stdout
     for part in parts:
-        if isinstance(part, Table) and _is_styled(sys.stdout):
-            _draw_table(part)
+        if isinstance(part, Table) and _is_styled(stream):
+            _draw_table(part, stream)
         else:
-            echo(str(part))
+            echo(str(part), err=err)
 
 
-def _draw_table(table: Table) -> None:
+def _draw_table(table: Table, stream: TextIO) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Drawing
     from rich.text import Text
 
-    console = _console(sys.stdout, None if sys.stdout.isatty() else sum(table.widths()) + GAP * len(table.heads))
+    console = _console(stream, None if stream.isatty() else sum(table.widths()) + GAP * len(table.heads))
     drawing = Drawing(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for head, column in zip(table.heads, table.widths(console.width), strict=True):
         drawing.add_column(Text(head), width=column, overflow="fold")

@@ -14,6 +14,7 @@ from tritium.families import BY_TYPE, FAMILIES
 from tritium.io import FORMATS, codecs
 
 FILE = "models.json"
+ROOM = 1.5  # bytes of memory for each byte of a model: its KV cache and other programs need some too
 
 
 class FamilyRow(NamedTuple):
@@ -86,6 +87,13 @@ def known() -> list[Known]:
     """Return the known repositories."""
     text = (files("tritium") / "data" / FILE).read_text(encoding="utf-8")
     return [Known(**row) for row in json.loads(text)["models"]]
+
+
+def chats_within(memory: int) -> list[Known]:
+    """Return the models that chat in so many bytes of memory, the smallest first: those of a stated size, and one repository of each."""
+    one_each = {(row.architecture, row.parameters): row for row in reversed(known()) if row.runs and row.use == "chat"}
+    sizes = {row: row.gigabytes for row in one_each.values() if row.gigabytes and ROOM * 1e9 * row.gigabytes <= memory}
+    return sorted(sizes, key=sizes.__getitem__)
 
 
 def table() -> str:

@@ -1,4 +1,4 @@
-"""Models by name: `owner/repo` of the Hugging Face hub, fetched by `huggingface_hub` (extra `hub`) into its cache.
+"""Models by name: `owner/repo` of the Hugging Face hub, fetched by `huggingface_hub` (extra `run`) into its cache.
 
 Knows nothing of weights. A path that exists is never a name, and nothing here uses the network for it. Answers of the hub are not
 trusted: names are checked before they become paths, sizes before anything is fetched; pickles and programs are never fetched.
@@ -23,11 +23,12 @@ from urllib.parse import urlsplit
 
 from tritium import settings
 from tritium.arguments import checked
-from tritium.errors import ArgumentError, FetchError, FormatError, PackageError, install_command, nearest
+from tritium.errors import ArgumentError, FetchError, FormatError, imported, nearest
 from tritium.escape import visible
 from tritium.io.model.opening import INDEX
 from tritium.io.reader import contained, read_json
 
+PACKAGE = "huggingface_hub"
 NAME = re.compile(r"\w(?:[\w.-]{0,94}\w)?/\w(?:[\w.-]{0,94}\w)?", re.ASCII)  # as the hub allows them
 REVISION = re.compile(r"\w(?:[\w./-]{0,254}\w)?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -86,6 +87,13 @@ def is_name(model: Any) -> bool:
     if not isinstance(model, str) or not NAME.fullmatch(model) or model.lower().endswith((*FILE_ENDS, ".git")):
         return False
     return "--" not in model and ".." not in model and not os.path.lexists(model)
+
+
+def use_of(use: str, model: str | Path | None) -> str:
+    """Return the beginning of a sentence on a use of a model ("fetching"): a name may have been meant as a path."""
+    if is_name(model):
+        return f"{model} is no file or folder here, and {use} a model of this name from the Hugging Face hub"
+    return f"{use.capitalize()} {'the model in the package' if model is None else visible(str(Path(model)))}"
 
 
 @checked
@@ -235,16 +243,7 @@ class _Request:
 
     @cached_property
     def hub(self) -> Any:
-        try:
-            import huggingface_hub
-            import huggingface_hub.constants
-            import huggingface_hub.errors
-        except ImportError as error:
-            raise PackageError(
-                f"{self.repo} is no file or folder here. To fetch a model of this name from the Hugging Face hub, the package "
-                f"'huggingface_hub' is needed, which is not installed; {install_command('hub')}."
-            ) from error
-        return huggingface_hub
+        return imported(use_of("fetching", self.repo), PACKAGE, "constants", "errors")
 
     @property
     def endpoint(self) -> str:

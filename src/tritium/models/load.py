@@ -9,8 +9,8 @@ Knows nothing of how a network computes. Only a model given by name uses the net
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib.resources import files
@@ -18,14 +18,22 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tritium import backends, io, memory
 from tritium.arguments import checked, checked_except
-from tritium.errors import ArgumentError, DeviceError, FormatError, MissingFileError
+from tritium.errors import (
+    ArgumentError,
+    DeviceError,
+    FormatError,
+    MissingFileError,
+    TritiumError,
+    absent,
+    require,
+)
 from tritium.escape import visible
 from tritium.families import BY_TYPE
 from tritium.families.config import Config
@@ -41,7 +49,7 @@ from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler, SamplingOptions
 from tritium.models.session import KV, TOGETHER, Programs, Session, programs
 from tritium.models.speculation.speculator import check_draft
-from tritium.models.text import vocabulary as text
+from tritium.models.text import chat, vocabulary as text
 from tritium.models.text.constraints import KINDS, Format, FormatOptions, constrain
 from tritium.models.text.tokenizer import Tokenizer
 from tritium.models.weights import STORAGES, Divided, Network, assemble, from_entries, read_adapters, with_copy
@@ -59,6 +67,7 @@ if TYPE_CHECKING:
 else:  # any string at run time: the code that looks one up refuses an unknown one, and names those there are
     HeadDType = KVDType = Storage = Variant = Activations = str
 
+T = TypeVar("T")
 # The models in the package; the first is what is loaded without a name.
 SHIPPED = ("kjv", "kjv-g128", "kjv-draft")
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
@@ -177,7 +186,7 @@ class Model:
         """Return the tokenizer; it is read when first asked for."""
         path = visible(self._source.path.name)
         try:
-            tokenizer = _read_tokenizer(self._source)
+            tokenizer: Tokenizer = _read_text(self._source, text.from_gguf, text.from_folder)
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
         if isinstance(tokenizer, text.PackageTokenizer):
@@ -288,6 +297,12 @@ class Model:
                 yield from generation.stream(lent, self.tokenizer, ids, sampler=sampler, **rest)
 
         return pieces()
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> Generation:
+        """Return the answer to messages, each `{"role": "user", "content": "…"}`, by the model's chat template or another."""
+        return self.generate(chat.encode(self.tokenizer, messages, template=template), **options)
 
     def draft_session(self, session: Session, draft: Model | None) -> Session | None:
         """Return the session in which a draft model guesses for a session of this model: it has as many slots, and is kept beside it."""
@@ -423,24 +438,58 @@ def _tokenizer_files(model_file: ModelFile) -> dict[str, bytes]:
     return {n: (model_file.folder / n).read_bytes() for n in FILES if (model_file.folder / n).is_file()}
 
 
-def _read_tokenizer(model_file: ModelFile | Prepacked) -> Tokenizer:
-    if isinstance(model_file, ModelFile):
-        return (
-            text.from_gguf(model_file.metadata)
-            if model_file.gguf
-            else text.from_folder(model_file.folder, model_file.config)
-        )
-    return _unpacked_tokenizer(model_file)
-
-
-def _unpacked_tokenizer(file: Prepacked) -> Tokenizer:
+def _read_text(
+    file: ModelFile | Prepacked, of_gguf: Callable[[Mapping[str, Any]], T], of_folder: Callable[[Path, Mapping[str, Any]], T]
+) -> T:  # fmt: skip
+    """Return what one of two functions reads of a model's vocabulary: in the keys of GGUF, or in the files of a folder."""
+    if isinstance(file, ModelFile):
+        return of_gguf(file.metadata) if file.gguf else of_folder(file.folder, file.config)
     sides = file.files
     if TOKENIZER in sides:
-        return text.from_gguf(gguf.parse(sides[TOKENIZER]).metadata)
+        return of_gguf(gguf.parse(sides[TOKENIZER]).metadata)
     with TemporaryDirectory() as folder:
         for name in set(sides) & set(FILES):
             (Path(folder) / name).write_bytes(sides[name])
-        return text.from_folder(folder, {"bos_token_id": file.config.bos, "eos_token_id": list(file.config.eos)})
+        return of_folder(Path(folder), {"bos_token_id": file.config.bos, "eos_token_id": list(file.config.eos)})
+
+
+# ---- the packages that a model needs
+
+Use = Literal["fetching", "running", "chatting with", "serving"]
+_PACKAGES: dict[Use, tuple[str, ...]] = {
+    "fetching": (),
+    "running": ("tokenizers",),
+    "chatting with": ("tokenizers", "jinja2"),
+    "serving": ("h11", "tokenizers", "jinja2"),
+}
+
+
+def packages_of(model: str | Path | None, use: Use = "running") -> list[str]:
+    """Return the packages that a use of a model needs: of one given by name, whose files are not here yet, those of most models;
+    of a file those of its vocabulary and its chat template."""
+    packages = _PACKAGES[use]
+    if hub.is_name(model):
+        return [hub.PACKAGE, *packages]
+    needed = ["h11"]  # of the server, whatever the model
+    if model is not None and absent(packages):  # else there is nothing to find out by opening it
+        path = Path(model)
+        with suppress(TritiumError, OSError):  # loading it says what is wrong with it
+            file = Prepacked(path) if _is_prepacked(path) else io.open(path)
+            needed += _read_text(file, text.packages_of_gguf, text.packages_of_folder)
+    return [package for package in packages if package in needed]
+
+
+def require_packages(model: str | Path | None, use: Use = "running", *more: str) -> None:
+    """Raise one PackageError that names every package missing for a use of a model, and of `more`, before anything of the model is
+    fetched or loaded."""
+    packages = [*packages_of(model, use), *more]
+    require(hub.use_of(use, model), *packages)
+    if hub.is_name(model) and "jinja2" in packages:
+        chat.package()  # refuses one that is too old
+
+
+def _is_prepacked(path: Path) -> bool:
+    return path.is_file() and prepacked.is_prepacked(read_start(path, 64))
 
 
 @checked
@@ -483,11 +532,12 @@ def load(
     if not isinstance(path, str | Path | None):
         raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
     path = shipped() if path is None else path
+    require_packages(path, "running" if hub.is_name(path) else "fetching")  # of a file the text may never be read
     path, name = hub.locate(path, revision=revision, file=file, offline=offline, check=Config.from_hf)
     if storage not in (None, *STORAGES):
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
     group = None if parallel is None or parallel is False else as_group(parallel)
-    if path.is_file() and prepacked.is_prepacked(read_start(path, 64)):
+    if _is_prepacked(path):
         chosen = {
             "parallel": group,
             "head": head,
@@ -497,8 +547,7 @@ def load(
             "activations": activations,
             "certified": certified,
         }
-        model = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context, mmap)
-        return model.to(there)
+        return _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context, mmap).to(there)
     model_file = io.open(path, variant=variant, ternarise=ternarise, mmap=mmap)
     config = read_config(model_file)
     source = from_entries(

@@ -6,9 +6,8 @@ Knows nothing of charts. resvg knows no CSS variables: give it a chart with a th
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from tritium.errors import ArgumentError, FormatError, PackageError, install_command
+from tritium.errors import ArgumentError, FormatError, imported
 
 SIZE = re.compile(r'<svg\b[^>]*?\swidth="(\d+(?:\.\d+)?)"[^>]*?\sheight="(\d+(?:\.\d+)?)"')
 MOST_PIXELS = 200_000_000
@@ -29,16 +28,6 @@ def render(svg_text: str, scale: float = 2.0) -> bytes:
             f"png: a scale of {scale!r} makes {width} x {height} pixels; 1 to {MOST_PIXELS} in all are possible."
         )
     try:
-        return bytes(_package().svg_to_bytes(svg_string=svg_text, width=width, height=height))
+        return bytes(imported("PNG", "resvg_py").svg_to_bytes(svg_string=svg_text, width=width, height=height))
     except (ValueError, RuntimeError) as error:
         raise FormatError(f"png: resvg cannot draw this SVG: {error}") from error
-
-
-def _package() -> Any:
-    try:
-        import resvg_py
-    except ImportError as error:
-        raise PackageError(
-            f"PNG needs the package 'resvg_py', which is not installed; {install_command('png')}."
-        ) from error
-    return resvg_py

@@ -213,8 +213,9 @@ def create_app(
 
 
 def _loaded(model: str | Path | None) -> Model:
-    from tritium.models.load import load
+    from tritium.models.load import load, require_packages
 
+    require_packages(model, "chatting with")  # not "serving": HTTP is the ASGI server's
     return load(model)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritium.arguments import checked, checked_class
-from tritium.errors import ArgumentError, PackageError, install_command
+from tritium.errors import ArgumentError, require
 from tritium.serve.access import Address
 from tritium.serve.exchange import Limits
 from tritium.serve.scheduler import Scheduler
@@ -173,8 +173,9 @@ def serve(
     when requests are taken. The other options are those of `Server`.
     """
     if model is None or isinstance(model, (str, Path)):
-        from tritium.models.load import load
+        from tritium.models.load import load, require_packages
 
+        require_packages(model, "serving")
         model = load(model)
     server, over = Server(model, **options), threading.Event()
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -199,12 +200,7 @@ def serve(
 
 
 def _http() -> Any:
-    try:
-        from tritium.serve import http as serve_http
-    except ImportError as e:
-        if e.name != "h11":
-            raise
-        raise PackageError(
-            f"serve: the package 'h11' is needed and not installed; {install_command('serve')}."
-        ) from None
+    require("Serving a model", "h11")
+    from tritium.serve import http as serve_http
+
     return serve_http

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tritium.errors import ArgumentError, PackageError, install_command
+from tritium.errors import ArgumentError, imported
 from tritium.serve.protocols.common import ProtocolError, Query
 from tritium.serve.scheduler import Ticket
 
@@ -43,12 +43,8 @@ class OpenTelemetrySpans(Spans):
     """Spans of the tracer provider that was set; ArgumentError where none was, since they would go nowhere."""
 
     def __init__(self) -> None:
-        try:
-            from opentelemetry import propagate, trace
-        except ImportError:
-            raise PackageError(
-                f"serve: spans need the package 'opentelemetry-api', which is not installed; {install_command('otel')}."
-            ) from None
+        api = imported("Recording spans", "opentelemetry-api", "propagate", "trace")
+        trace, propagate = api.trace, api.propagate
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             raise ArgumentError(
                 "serve: spans were asked for, and no tracer provider is set: they would go nowhere. Start the server by"

@@ -13,7 +13,7 @@ from tritium.errors import FormatError, TritiumError
 from tritium.models.text import chat
 from tritium.models.text.chat import render
 
-jinja2 = pytest.importorskip("jinja2", reason="chat templates need the extra `model`")
+jinja2 = pytest.importorskip("jinja2", reason="chat templates need the extra `run`")
 
 CHAT = [{"role": "user", "content": "Hi <b>\n there", "tags": ["a", "B"]}, {"role": "assistant", "content": "Me."}]
 ROOM = 512 << 20  # bytes; SECURITY.md promises this

@@ -37,7 +37,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 
 def llguidance() -> Any:
-    return pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+    return pytest.importorskip("llguidance", reason="needs the extra 'run'")
 
 
 def text(form: Format, seed: int = 0, count: int = 600, least: int = 0, **options: Any) -> generation.Generation:

@@ -16,7 +16,7 @@ from tritium.models.text.expansion import FREE, MAX_ADDED, MAX_FACTOR, RATIO, Ex
 from tritium.models.text.tokenizer import ALPHABET, PackageTokenizer
 from tritium.models.text.vocabulary import from_folder, from_gguf
 
-package = pytest.importorskip("tokenizers", reason="vocabularies with steps need the extra `model`")
+package = pytest.importorskip("tokenizers", reason="vocabularies with steps need the extra `run`")
 
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 MODEL = {"type": "BPE", "vocab": {**{c: i for i, c in enumerate(ALPHABET)}, "ab": 256}, "merges": ["a b"]}

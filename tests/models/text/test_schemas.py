@@ -23,7 +23,7 @@ SAMPLERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_text_that_ends_is_valid(name: str) -> None:
-    pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+    pytest.importorskip("llguidance", reason="needs the extra 'run'")
     jsonschema = pytest.importorskip("jsonschema", reason="the yardstick")
     schema = SCHEMAS[name]
     validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())

@@ -70,14 +70,14 @@ def test_facts_are_known_by_name() -> None:
 
 
 def test_a_token_that_only_looks_like_a_byte_is_text() -> None:
-    package = pytest.importorskip("tokenizers", reason="such vocabularies need the extra `model`")
+    package = pytest.importorskip("tokenizers", reason="such vocabularies need the extra `run`")
     vocab = {"<0x41>": 0, "<0xZZ>": 1, "▁a": 2}
     made = PackageTokenizer(package.Tokenizer(package.models.BPE(vocab, [])), "spaces")
     assert [made.bytes_of(i) for i in range(3)] == [b"A", b"<0xZZ>", b" a"]
 
 
 def test_a_vocabulary_that_cannot_encode_is_told() -> None:
-    package = pytest.importorskip("tokenizers", reason="such vocabularies need the extra `model`")
+    package = pytest.importorskip("tokenizers", reason="such vocabularies need the extra `run`")
     made = PackageTokenizer(package.Tokenizer(package.models.Unigram([("a", -1.0)])), "spaces")
     with pytest.raises(FormatError, match="cannot encode the text"):
         made.encode("b")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
-pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
+pytest.importorskip("llguidance", reason="needs the extra 'run'")
 
 from calls import begin, completion, events, post
 from cheap import Cheap

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
 
 from calls import call
 from markov import Model, expected
@@ -35,7 +35,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def noise() -> Iterator[Server]:
-    pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+    pytest.importorskip("llguidance", reason="needs the extra 'run'")
     with Server(NoiseModel(), port=0, grace_s=5.0, chat_template=TEMPLATE) as s:  # type: ignore[arg-type]
         yield s
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-pytest.importorskip("h11", reason="needs the extra 'serve'")
+pytest.importorskip("h11", reason="needs the extra 'run'")
 
 from calls import events, post
 from markov import TOKENIZER, Model
@@ -119,7 +119,7 @@ def test_arguments_come_as_they_are_written() -> None:
     ids=["required", "one", "named"],
 )  # fmt: skip
 def test_a_call_that_is_required_comes_and_is_valid(style: str, box: Toolbox) -> None:
-    pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+    pytest.importorskip("llguidance", reason="needs the extra 'run'")
     start = constrain(TOKENIZER, box.format(STYLES[style]))
     for seed in range(3):
         sampler = Sampler(temperature=1.0, seed=seed)
@@ -140,7 +140,7 @@ def test_a_call_that_is_required_comes_and_is_valid(style: str, box: Toolbox) ->
 
 
 def test_a_strict_tool_constrains_calls_in_running_text() -> None:
-    pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+    pytest.importorskip("llguidance", reason="needs the extra 'run'")
     form = Toolbox(TOOLS).format(STYLES["hermes"])
     constraint = constrain(TOKENIZER, form)()[0]
     for token in TOKENIZER.encode('I think <tool_call>\n{"name": "f", "arguments": {"x": 1, "tag": "'):
@@ -166,7 +166,7 @@ def test_the_style_is_that_of_the_template() -> None:
 
 @pytest.fixture(scope="module")
 def noise() -> Iterator[Server]:
-    pytest.importorskip("llguidance", reason="needs the extra 'serve'")
+    pytest.importorskip("llguidance", reason="needs the extra 'run'")
     with Server(NoiseModel(), port=0, grace_s=5.0, chat_template=HERMES) as server:  # type: ignore[arg-type]
         yield server
 

@@ -1,7 +1,7 @@
 """Messages to one prompt, by the chat template of a model: Jinja in a sandbox, bounded in time and size.
 
 Knows nothing of models. Templates come with model files and are not trusted: they see messages as plain data, reach
-nothing of Python, and stop after MAX_SECONDS of work or at the bounds of `models.chat_budget`. Needs `jinja2` (extra `model`).
+nothing of Python, and stop after MAX_SECONDS of work or at the bounds of `models.chat_budget`. Needs `jinja2` (extra `run`).
 
     prompt = render(tokenizer.chat_template, [{"role": "user", "content": "Hello"}], bos_token="<s>")
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from tritium.errors import ArgumentError, FormatError, PackageError, install_command
+from tritium.errors import ArgumentError, FormatError, PackageError, imported
 from tritium.escape import visible
 from tritium.models.text.tokenizer import Tokenizer
 
@@ -125,15 +125,9 @@ def _describe(value: Any) -> str:
 # ---- Jinja
 
 
-def _package() -> Any:
-    try:
-        import jinja2
-        import jinja2.ext
-        import jinja2.sandbox
-    except ImportError as error:
-        raise PackageError(
-            f"Chat templates need the package 'jinja2', which is not installed; {install_command('model')}."
-        ) from error
+def package() -> Any:
+    """Return jinja2, imported; raise PackageError where it is not installed, or too old to be safe."""
+    jinja2 = imported("A chat template", "jinja2")
     if tuple(int(n) for n in re.findall(r"\d+", jinja2.__version__)[:3]) < NEEDED:
         raise PackageError(
             f"jinja2 {jinja2.__version__} has known ways out of its sandbox; pip install 'jinja2>={'.'.join(map(str, NEEDED))}'."
@@ -143,7 +137,7 @@ def _package() -> Any:
 
 @lru_cache(maxsize=1)
 def _environment() -> Any:
-    _package()
+    package()
     from tritium.models.text.chat_sandbox import make_environment  # imports jinja2, which may be absent
 
     return make_environment()
@@ -156,7 +150,7 @@ def _compiled(template: str) -> Any:
         return environment.from_string(template)
     except RecursionError:
         raise FormatError("chat template: it is nested without end. Give another template.") from None
-    except _package().exceptions.TemplateSyntaxError as error:
+    except package().exceptions.TemplateSyntaxError as error:
         raise FormatError(
             f"chat template, line {error.lineno}: {visible(str(error.message).rstrip('.'), 400)}. Give another template."
         ) from None

@@ -1,7 +1,7 @@
 """Constraints on a generated text: a JSON schema, a regular expression, a grammar, one of some texts, a least length.
 
 Knows nothing of logits or models: a constraint says which tokens of a vocabulary may come next (`sampling.Constraint`). Formats of
-text need the package `llguidance` (extra `serve`), which is given the bytes of every token.
+text need the package `llguidance` (extra `run`), which is given the bytes of every token.
 
     constraint = compile_format(tokenizer, Format("regex", "[0-9]{3}")).start()
 """
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from tritium.errors import ArgumentError, PackageError, install_command
+from tritium.errors import ArgumentError, PackageError, imported
 from tritium.escape import visible
 from tritium.models.sampling import Constraint
 from tritium.models.text.tokenizer import Tokenizer, calling_package
@@ -187,7 +187,8 @@ class _Compiler:
     """The library for one vocabulary, and the formats that were compiled lately."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._library, self._ends, self._end = _package(), tokenizer.eos, tokenizer.vocab_size
+        self._library = imported("Structured output", "llguidance")
+        self._ends, self._end = tokenizer.eos, tokenizer.vocab_size
         self._tokens = self._library.LLTokenizer(self._library.TokenizerWrapper(_Vocabulary(tokenizer)))
         self._limits = self._library.LLParserLimits(verbose_errors=False, **FUEL)
         self._kept: OrderedDict[Format, Grammar] = OrderedDict()
@@ -266,16 +267,6 @@ def constrain(
         return (*matched, *(() if among is None else (Among(among, count),)), *longer)
 
     return start
-
-
-def _package() -> Any:
-    try:
-        import llguidance
-    except ImportError:
-        raise PackageError(
-            f"Structured output needs the package 'llguidance', which is not installed; {install_command('serve')}."
-        ) from None
-    return llguidance
 
 
 # ---- lengths and sets of tokens

@@ -1,19 +1,20 @@
 """The vocabulary of a model folder or of a GGUF file as a tokenizer.
 
-Knows nothing of weights or of chats. Byte vocabularies need no package; others need `tokenizers` (extra `model`). Files are
+Knows nothing of weights or of chats. Byte vocabularies need no package; others need `tokenizers` (extra `run`). Files are
 not trusted: sizes are bounded, nothing in them is run, and errors name the file and the field.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tritium.errors import PackageError, install_command
+from tritium.errors import imported
 from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import recommended, tokenizer as keys
@@ -49,13 +50,7 @@ def _byte_level(tokens: Sequence[str], others: Iterable[str]) -> bool:
 
 
 def _package() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise PackageError(
-            f"This model's vocabulary needs the package 'tokenizers', which is not installed; {install_command('model')}."
-        ) from error
-    return tokenizers
+    return imported("This model's vocabulary", "tokenizers")
 
 
 def _reading(where: str) -> AbstractContextManager[None]:
@@ -87,6 +82,19 @@ def _kind_of(inner: Any, where: str) -> tuple[str, bool]:
 
 
 # ---- a folder of Hugging Face
+
+
+def packages_of_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the packages that the vocabulary of a model folder and its chat template need; `config` is not read."""
+    folder = Path(folder)
+    data = read_side(contained(folder, "tokenizer.json"), MAX_VOCABULARY, "This is no vocabulary.")
+    sides: Mapping[str, Any] = defaultdict(dict)  # they change no token
+    is_bytes = len(data) <= SMALL and _bytes_of_json(read_json(folder / "tokenizer.json"), sides, None)
+    return _packages(not is_bytes, _template(folder, _side(folder, "tokenizer_config.json")))
+
+
+def _packages(merges: bool, template: str | None) -> list[str]:
+    return ["tokenizers"] * merges + ["jinja2"] * (template is not None)
 
 
 def from_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> ByteTokenizer | PackageTokenizer:
@@ -224,6 +232,12 @@ def _numbers(value: Any, where: str) -> list[int]:
 
 
 # ---- GGUF
+
+
+def packages_of_gguf(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the packages that the vocabulary in the keys of a GGUF file and its chat template need."""
+    kind, template = (gguf.scalar(metadata, f"tokenizer.{key}") for key in ("ggml.model", "chat_template"))
+    return _packages(kind == "llama" or bool(metadata.get("tokenizer.ggml.merges")), template)
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> ByteTokenizer | PackageTokenizer:

@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from tritium.errors import ArgumentError, ClusterError, PackageError, install_command, shown
+from tritium.errors import ArgumentError, ClusterError, imported, shown
 from tritium.machine.facts import digest, usable_threads
 from tritium.perf.amounts import many
 from tritium.perf.engine.measuring import Progress
@@ -60,12 +59,7 @@ class Cluster(Protocol):
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to a scheduler, tcp://host:port or tls://host:port, or start workers on this machine: local:N."""
-    try:
-        distributed: Any = import_module("distributed")
-    except ImportError as error:
-        raise PackageError(
-            f"--on: the package 'distributed' is needed and not installed; {install_command('dask')}."
-        ) from error
+    distributed = imported("--on", "distributed")
     count = _local_workers(address)
     with suppress(ValueError):  # of signals: a client that is closed by Ctrl-C
         try:
