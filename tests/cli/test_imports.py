@@ -12,7 +12,11 @@ import pytest
 
 from tritium.cli.root import LATER, cli
 
-COMPARE, MEASURE, HELP = 80, 61, 40  # modules, at most: with the page, without it, of the list of commands
+COMPARE, MEASURE, HELP = (
+    81,
+    62,
+    7,
+)  # modules, NumPy among them, at most: with the page, without it, of the list of commands
 # Run a command and list the modules of the package it imported, but for packages that hold a docstring alone.
 SCRIPT = """
 import ast, atexit, sys
@@ -30,7 +34,7 @@ def listed():
     Path("modules.txt").write_text("\\n".join(sorted(m.__name__ for m in loaded if holds_code(m))), encoding="utf-8")
 
 atexit.register(listed)
-from tritium.cli.root import main
+from tritium_cli import main
 main()
 """
 ONE_CASE = "compare --quick --peers none --operations add --sizes 8 --generations 1".split()
@@ -38,8 +42,13 @@ ONE_CASE = "compare --quick --peers none --operations add --sizes 8 --generation
 
 def imported(folder: Path, *command: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *command], cwd=folder, env=os.environ, capture_output=True, text=True, timeout=300
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT, *command],
+        cwd=folder,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return (folder / "modules.txt").read_text(encoding="utf-8").split()
 
@@ -64,8 +73,39 @@ def test_the_list_of_commands_imports_none_of_them(tmp_path: Path) -> None:
     modules = imported(tmp_path, "--help")
     assert len(modules) <= HELP, "\n".join(modules)
     assert not [m for m in modules if m.startswith(("tritium.perf", "tritium.see"))]
+    assert "numpy" not in modules
     commands = {f"tritium.cli.{row.target.partition(':')[0]}" for row in LATER.values()}
     assert not commands & set(modules)
+
+
+def completed(folder: Path, words: str, shown: str) -> list[str]:
+    """Return the modules that bash's completion of these words imports, and see that it offers `shown`."""
+    variables = {"_TRITIUM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    script = SCRIPT.replace("main()", "sys.argv[0] = 'tritium'; main()")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert shown in done.stdout.split(), done.stderr
+    return (folder / "modules.txt").read_text(encoding="utf-8").split()
+
+
+def test_the_name_of_a_command_is_completed_without_an_import_of_any(tmp_path: Path) -> None:
+    modules = completed(tmp_path, "tritium regr", "plain,regression-test")
+    assert modules == imported(tmp_path, "--help")
+    assert modules == completed(tmp_path, "tritium ", "plain,chat")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(LATER.keys() - {"bench", "lm-eval"})
+)  # it lists its suites; options of another program
+def test_options_of_a_command_are_completed_without_the_runtime(tmp_path: Path, name: str) -> None:
+    modules = completed(tmp_path, f"tritium {name} --he", "plain,--help")
+    assert not {"numpy", "tritium.eager", "tritium._native"} & set(modules)
 
 
 @pytest.mark.parametrize("name", LATER)

@@ -130,6 +130,6 @@ encode(model.tokenizer, [question], template=3)  # error: mypy[arg-type] pyright
 encode(model, [question])  # error: mypy[arg-type] pyright[reportArgumentType]
 model.chat("Who art thou?")  # error: mypy[arg-type] pyright[reportArgumentType]
 model.chat([question], max_token=3)  # error: mypy[call-arg] pyright[reportCallIssue]
-model.chat([question]).txt  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
+reply = model.chat([question]).txt  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
 prompt: str = encode(model.tokenizer, [question])  # error: mypy[assignment] pyright[reportAssignmentType]
 model.generate([question])  # error: mypy[list-item] pyright[reportCallIssue]

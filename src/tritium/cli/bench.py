@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tritium import backends
+import tritium
 from tritium.arguments import read_duration
 from tritium.cli.text import (
     INSTRUCTIONS,
@@ -359,7 +359,7 @@ def measured_code(suite: str, parameters: dict[str, Any], *, quiet: bool = False
     if not results.complete:
         return INTERRUPTED
     is_narrowed = any(parameters.get(name) for name in ("devices", "config", "on"))
-    if suite == "compare" and options.format == "text" and not is_narrowed and (more := backends.installable()):
+    if suite == "compare" and options.format == "text" and not is_narrowed and (more := tritium.backends.installable()):
         echo(f"also measured when installed: {', '.join(more)} ({install_command(*more.values())})")
     code = measurement_exit_code(results)
     if failures := _failures(results):

@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from click.core import ParameterSource
 
-from tritium.backends import default_device
+import tritium
 from tritium.cli.text import (
     TERNARISE_HELP,
     VARIANT,
@@ -49,14 +48,12 @@ from tritium.cli.text import (
     status,
 )
 from tritium.errors import ArgumentError, ContextError, TritiumError, absent, pip_install
-from tritium.machine.facts import bytes_text, memory_limit
-from tritium.parallel.group import Group, is_started, join
-from tritium.threads import set_num_threads
 
 if TYPE_CHECKING:
     from tritium.models.generation import Generation
     from tritium.models.load import Model, Use
     from tritium.models.text.tokenizer import Tokenizer
+    from tritium.parallel.group import Group
 
 Command = Callable[..., Any]
 # A run of `generate` that names neither a model nor a prompt:
@@ -110,10 +107,11 @@ def opened(
     `more`, are looked for before anything is fetched."""
     from tritium.families.config import Config
     from tritium.models.load import load, require_packages
+    from tritium.parallel.group import is_started, join
 
     require_packages(path, use, *more)
     if threads is not None:
-        set_num_threads(threads)
+        tritium.set_num_threads(threads)
     name, options = split(options, *NAME)
     group = join() if is_started() else None
     place = None if path is None else located(path, **name, check=Config.from_hf)
@@ -212,6 +210,8 @@ def end_at_a_sentence(logits: Any, context: Any) -> Any:
     text = context.generated
     if len(text) < FEWEST_TOKENS or text[-1] not in SENTENCE_ENDS:
         return logits
+    import numpy as np
+
     forced = np.full_like(logits, -np.inf)
     forced[END] = 0.0
     return forced
@@ -405,6 +405,7 @@ def complete(sampling: dict[str, Any], model_options: dict[str, Any]) -> None:
 
 def offer_models() -> None:
     """Print what to type for a model that chats and fits this machine, and to install the packages it needs."""
+    from tritium.machine.facts import bytes_text, memory_limit
     from tritium.models import catalogue
     from tritium.models.load import packages_of
 
@@ -490,7 +491,7 @@ def prepack(model: str, target: str, overwrite: bool, as_json: bool, **options: 
         raise ArgumentError(
             f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
         )
-    options["storage"] = options["storage"] or default_device().device.backend.densest().name
+    options["storage"] = options["storage"] or tritium.default_device().device.backend.densest().name
     loaded = opened(model, use="fetching", **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
         path = loaded.save(target, overwrite=overwrite, progress=progress)
@@ -749,6 +750,8 @@ def write_vectors(path: Path, lines: list[str], vectors: Any) -> None:
     """Write vectors as a NumPy file, or as a line of JSON for each text."""
     from io import BytesIO
 
+    import numpy as np
+
     from tritium.machine.files import write_bytes
 
     if path.suffix == ".npy":
@@ -762,6 +765,8 @@ def write_vectors(path: Path, lines: list[str], vectors: Any) -> None:
 
 def similarities(lines: list[str], vectors: Any) -> Table:
     """Return the cosine of the angle between any two texts."""
+    import numpy as np
+
     lengths = np.maximum(np.linalg.norm(vectors.astype(np.float64), axis=1), 1e-300)
     cosines = (vectors.astype(np.float64) @ vectors.T.astype(np.float64)) / np.outer(lengths, lengths)
     heads = ["", "text", *(str(i) for i in range(1, len(lines) + 1))]

@@ -36,7 +36,7 @@ def read_by(read: Callable[[Any, str], float]) -> Callable[[click.Context, click
     """A callback that reads an option as files of settings are read."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-        if value is None:
+        if value is None or context.resilient_parsing:  # a shell completes the line
             return None
         try:
             return read(value, parameter.opts[0])

@@ -50,10 +50,10 @@ CODES = "Exit codes: 0 no regression, 1 regression or missing case, 2 usage or f
 
 def share(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Return a threshold as a percentage; print how it was read."""
-    from tritium.perf.suites.config import fraction
-
     if value is None:
         return None
+    from tritium.perf.suites.config import fraction
+
     try:
         threshold = fraction(value, "--threshold")
     except ArgumentError as error:

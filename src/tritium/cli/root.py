@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 import tritium
 from tritium.cli.text import say, wrapped_errors
@@ -146,6 +147,12 @@ class Commands(click.Group):
         if name not in known and not name.startswith("-"):
             context.fail(f"There is no command {name!r}.{nearest(name, known)}")
         return super().resolve_command(context, args)
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command by the table, without an import of any."""
+        names = [name for name in self.list_commands(context) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=LATER[name].help if name in LATER else None) for name in names]
+        return found + click.Command.shell_complete(self, context, incomplete)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         later = {name: click.Command(name, help=row.help) for name, row in LATER.items()}

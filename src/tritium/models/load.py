@@ -299,7 +299,11 @@ class Model:
         return pieces()
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Unpack[GenerationOptions]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        template: str | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Generation:
         """Return the answer to messages, each `{"role": "user", "content": "…"}`, by the model's chat template or another."""
         return self.generate(chat.encode(self.tokenizer, messages, template=template), **options)
