@@ -1,6 +1,6 @@
 """Decide which instruction sets a build has kernels for. CMake asks for their names, scikit-build-core for the version.
 
-python tools/instruction_sets.py [MACHINE]    print the names, as TRITIUM_ISAS is set, then the one that only makes it run elsewhere
+python tools/instruction_sets.py [MACHINE]    print the names, as TRITIUM_ISAS is set
 
 TRITIUM_ISAS is native (the baseline and what this CPU runs best), all, or names with commas between them. A build that is not for
 every CPU says so in its version, as in 0.1.0+native.avx2. A source distribution is built for all of them unless TRITIUM_ISAS
@@ -115,9 +115,7 @@ def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> str:
 
 def main(machine: str = platform.machine()) -> None:
     names = asked(wished(), machine, cpu_features() if machine == platform.machine() else set())
-    all_of_them = built(names, machine)
-    fallback = [name for name in all_of_them if name == "portable" and name not in names]
-    sys.stdout.write(" ".join([";".join(all_of_them), *fallback]))
+    sys.stdout.write(";".join(built(names, machine)))
 
 
 if __name__ == "__main__":

@@ -115,17 +115,31 @@ inline __attribute__((always_inline)) void merge_bitonic(__m512i* v) {
     merge_bitonic<U, count / 2>(v + count / 2);
   }
 }
+template <class U>
+void sort_eight(__m512i* v);
+
 template <class U, int count>
 inline __attribute__((always_inline)) void sort_vectors(__m512i* v) {
   if constexpr (count == 1) {
     v[0] = sort_lanes<U>(v[0]);
   } else {
-    sort_vectors<U, count / 2>(v);
-    sort_vectors<U, count / 2>(v + count / 2);
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (count == 16) sort_eight<U>(v + 8 * half);
+      else sort_vectors<U, count / 2>(v + count / 2 * half);
+    }
     for (int i = 0; i < count / 4; ++i) std::swap(v[count / 2 + i], v[count - 1 - i]);
     for (int i = count / 2; i < count; ++i) v[i] = reversed<U>(v[i]);
     merge_bitonic<U, count>(v);
   }
+}
+
+// Compiled once: such a network takes long to compile.
+template <class U>
+[[gnu::noinline]] void sort_eight(__m512i* v) {
+  __m512i w[8];
+  std::memcpy(w, v, sizeof w);
+  sort_vectors<U, 8>(w);
+  std::memcpy(v, w, sizeof w);
 }
 
 // Up to count * kWide numbers, in registers.

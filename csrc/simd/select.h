@@ -159,11 +159,12 @@ std::int64_t next_before(const Order<U>& o, U bound, const U* block, std::int64_
 }
 
 // Offers the elements of a line to `chosen`.
-template <class E, class U, class Chosen>
+template <bool Float, class E, class U, class Chosen>
 [[gnu::noinline]] void offer_line(const Order<U>& order, Next<U> next, const char* from, std::int64_t stride, std::int64_t n,
                                   U flip, Chosen& chosen) {
   constexpr std::int64_t kBlock = 2048 / sizeof(U), kAtOnce = 4 * kLanes<U>;
-  const Order<U> o = order;
+  // The same, as far as the compiler may know it.
+  const Order<U> o = Float ? Order<U>::of_float(order.infinity) : Order<U>{order.below, order.above, order.infinity, false};
   const auto element = [o, flip](U bits, std::int64_t index) -> E {
     return {static_cast<U>(o.rank(bits) ^ flip), static_cast<decltype(E::index)>(index)};
   };
@@ -177,12 +178,15 @@ template <class E, class U, class Chosen>
     } else {
       for (std::int64_t j = 0; j < count; ++j) block[j] = Order<U>::load(from + (i + j) * stride);
     }
+    std::int64_t step = kAtOnce;
     for (std::int64_t j = 0; (j = next(o, static_cast<U>(chosen.bound()), block, j, count)) < count;) {
-      const std::int64_t end = count - j < kAtOnce ? count : j + kAtOnce;
+      const std::int64_t end = count - j < step ? count : j + step;
+      std::int64_t added = 0;
       for (; j < end; ++j) {
         const E e = element(block[j], i + j);
-        if (e.key < chosen.bound()) chosen.add(e);
+        if (e.key < chosen.bound()) chosen.add(e), ++added;
       }
+      step = 2 * added > step ? 4 * kAtOnce : kAtOnce;  // of numbers that rise every one is added
     }
   }
 }
@@ -192,11 +196,13 @@ template <template <class> class Chosen, class E, class U>
 const E* select_first(const Order<U>& o, const char* from, std::int64_t stride, std::int64_t n, std::int64_t k, bool largest,
                       E* memory) {
   constexpr bool kFloat = sizeof(U) > 1;  // there are floats of this size
-  const Next<U> next = kFloat && o.is_float ? largest ? next_before<U, kFloat, true> : next_before<U, kFloat, false>
-                       : largest           ? next_before<U, false, true>
-                                           : next_before<U, false, false>;
+  const U flip = static_cast<U>(largest ? ~U{0} : 0);
   Chosen<E> chosen(memory, k);
-  offer_line<E>(o, next, from, stride, n, static_cast<U>(largest ? ~U{0} : 0), chosen);
+  if (kFloat && o.is_float) {
+    offer_line<kFloat, E>(o, largest ? next_before<U, kFloat, true> : next_before<U, kFloat, false>, from, stride, n, flip, chosen);
+  } else {
+    offer_line<false, E>(o, largest ? next_before<U, false, true> : next_before<U, false, false>, from, stride, n, flip, chosen);
+  }
   return chosen.finish();
 }
 

@@ -20,6 +20,7 @@ from hub_server import Hub, serving, use
 from tritium.cli import model as commands
 from tritium.cli.root import cli
 from tritium.errors import PackageError, TritiumError
+from tritium.machine import facts
 from tritium.models import catalogue
 from tritium.models.load import Use, require_packages, shipped
 
@@ -174,7 +175,7 @@ def offer(found: Any) -> list[str]:
 def test_a_chat_without_a_model_offers_those_that_fit(
     gib: int, fits: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "memory_limit", lambda: gib << 30)
+    monkeypatch.setattr(facts, "memory_limit", lambda: gib << 30)
     found = run("chat", input="")
     assert (found.exit_code, found.stdout) == (0, "")
     first = f"No model was named. These chat and fit into the memory of this machine ({gib} GiB); tritium models lists more."
@@ -184,7 +185,7 @@ def test_a_chat_without_a_model_offers_those_that_fit(
 
 
 def test_what_is_offered_is_what_the_list_has_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "memory_limit", lambda: 1 << 40)
+    monkeypatch.setattr(facts, "memory_limit", lambda: 1 << 40)
     rows = {row.command: row for row in catalogue.known()}
     lines = [line.split() for line in run("chat", input="").stderr.splitlines() if line.startswith("tritium chat ")]
     assert len(lines) >= 4
@@ -194,7 +195,7 @@ def test_what_is_offered_is_what_the_list_has_with_its_size(monkeypatch: pytest.
 
 
 def test_where_no_model_fits_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "memory_limit", lambda: 512 << 20)
+    monkeypatch.setattr(facts, "memory_limit", lambda: 512 << 20)
     assert run("chat", input="").stderr == (
         "No model was named, and none of those that chat fits into the memory of this machine (512 MiB); tritium models lists them.\n"
         + COMPLETES
