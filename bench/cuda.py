@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from cuda_report import BATCHES, QUICK_BATCHES, SHAPES, Goal, Options, Shown, batches_of, chosen, goals_table, shapes_of
 from cuda_results import ROWS
-from results import GPU, add_option, need, write
+from results import GPU, add_option, command_line, need, write
 from timing import machine
 
 import tritium as tt
@@ -165,7 +165,7 @@ def main(words: list[str] | None = None) -> int:
         return NO_GPU
     about = facts()
     print("; ".join(f"{name} {value}" for name, value in about.items()), end="\n\n", flush=True)
-    kept: dict[str, Any] = {"schema": 1, "command": sys.argv, "machine": about, "parts": {}}
+    kept: dict[str, Any] = {"schema": 1, "command": [*command_line(sys.argv)], "machine": about, "parts": {}}
     goals: list[Goal] = []
     failed: list[str] = []
     for name in args.parts:

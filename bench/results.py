@@ -23,6 +23,7 @@ from tritium.perf.stats import estimates as stats
 __all__ = ["Column", "Entry", "Figure", "Host", "Need", "SpeedTable"]
 DIGITS = 6  # significant, of a sample in a file
 OPTION = "--results"
+ROOT = Path(__file__).resolve().parents[1]
 OUTPUTS = (OPTION, "--json", "--output")  # options that name a file to write
 BEGAN = monotonic()  # this module is imported when a script begins
 MODULES = {
@@ -112,6 +113,15 @@ def compared_columns(names: Iterable[str], base: str, unit: str, meaning: str) -
 # ---- files
 
 
+def without_folders(word: str) -> str:
+    """Return a word of a command with a file of the repository relative to it, and of any other file the name alone."""
+    option, sign, value = word.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return word
+    return f"{option}{sign}{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}"
+
+
 def command_line(words: Sequence[str]) -> tuple[str, ...]:
     """Return the command of a run: a script of bench/ and its arguments, without the files it writes."""
     script, *rest = words
@@ -121,7 +131,7 @@ def command_line(words: Sequence[str]) -> tuple[str, ...]:
         if word in OUTPUTS:
             next(left, None)
         elif word.partition("=")[0] not in OUTPUTS:
-            kept.append(word)
+            kept.append(without_folders(word))
     return (f"bench/{Path(script).name}", *kept)
 
 

@@ -1,7 +1,8 @@
 """Settings of all tests: property tests repeat exactly, a slow machine is not a failure, and nothing tuned is followed.
 
-A run of all files without TRITIUM_TESTS leaves out what is marked slow and takes a quarter of the examples of property tests; TRITIUM_TESTS=ci
-runs all, TRITIUM_TESTS=all also every combination of the largest matrices. What was left out is counted in the summary.
+A run of all files without TRITIUM_TESTS leaves out what is marked slow and takes a quarter of the examples of property tests; TRITIUM_TESTS=rest
+runs what such a run leaves out, with a build for this CPU: slow tests, all examples, other instruction sets. TRITIUM_TESTS=all runs everything, and every
+combination of the largest matrices. What was left out is counted in the summary.
 """
 
 import gc
@@ -15,7 +16,7 @@ from _pytest.pathlib import import_path
 from hypothesis import settings
 
 from at import AMOUNT
-from isas import UNBUILT
+from isas import NOT_NATIVE, UNBUILT
 
 settings.register_profile("tritium", deadline=None, derandomize=True)
 settings.load_profile("tritium")
@@ -55,18 +56,25 @@ def pytest_collection(session: pytest.Session) -> None:
                 del sys.modules[name]
 
 
-def missing(item: pytest.Item, whole: bool) -> str:
-    """Return what a test needs that this run has not: an instruction set, or the time for slow ones; "" for nothing."""
+def lacking(item: pytest.Item, isas: list[str]) -> str:
+    """Return the first of these instruction sets that a test is about, or ""."""
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
     words = {word for v in values for word in (v.values() if isinstance(v, dict) else [v]) if isinstance(word, str)}
-    if lacking := [isa for isa in UNBUILT if isa in words]:
-        return lacking[0]
-    return "slow" if whole and not AMOUNT and item.get_closest_marker("slow") else ""
+    return next((isa for isa in isas if isa in words), "")
+
+
+def why_left_out(item: pytest.Item) -> str:
+    """Return why this run of all files has no use for a test, or ""."""
+    slow = item.get_closest_marker("slow") is not None
+    if AMOUNT == "rest":
+        tries_all = "BUILT_BASES" in item.obj.__code__.co_names or hasattr(item.obj, "is_hypothesis_test")
+        return "" if slow or tries_all or lacking(item, NOT_NATIVE) else "plain"
+    return "slow" if slow and not AMOUNT else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     whole = config.args == config.getini("testpaths")
-    reasons = [missing(item, whole) for item in items]
+    reasons = [lacking(item, UNBUILT) or (why_left_out(item) if whole else "") for item in items]
     config.stash[LEFT_OUT] = Counter(filter(None, reasons))
     config.hook.pytest_deselected(items=[item for item, reason in zip(items, reasons, strict=True) if reason])
     items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
@@ -90,10 +98,12 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     left_out = config.stash.get(LEFT_OUT, Counter())
-    if built := ", ".join(f"{name} ({n:,} tests)" for name, n in left_out.items() if name != "slow"):
+    if built := ", ".join(f"{name} ({n:,} tests)" for name, n in left_out.items() if name not in ("slow", "plain")):
         terminalreporter.write_line(f"not built here: {built}; TRITIUM_ISAS=all builds them")
     if left_out["slow"]:
-        terminalreporter.write_line(f"left out: {left_out['slow']:,} slow tests; TRITIUM_TESTS=ci runs them")
+        terminalreporter.write_line(f"left out: {left_out['slow']:,} slow tests; TRITIUM_TESTS=rest runs them")
+    if left_out["plain"]:
+        terminalreporter.write_line(f"left out: {left_out['plain']:,} tests that run without TRITIUM_TESTS")
 
 
 @pytest.hookimpl(optionalhook=True)

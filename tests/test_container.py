@@ -50,7 +50,7 @@ def test_what_the_build_copies_is_not_ignored() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     allowed = {line[1:] for line in lines if line.startswith("!")}
     assert "*" in lines
-    assert {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "csrc", "src"} == allowed
+    assert {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "csrc", "src", "tools"} == allowed
     assert [name for name in allowed if not (ROOT / name).exists()] == []
 
 

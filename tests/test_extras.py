@@ -21,6 +21,21 @@ def test_the_table_is_that_of_the_project() -> None:
     assert declared == EXTRAS
 
 
+def test_the_table_of_the_readme_names_every_extra_and_what_it_brings() -> None:
+    rows = re.findall(
+        r"^\| ((?:`\w+`(?:, )?)+) \|[^|]+\| ([^|]+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    told = {
+        name.strip("`"): of
+        for names, brought in rows
+        for name, of in zip(names.split(", "), brought.split("; "), strict=True)
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(told) == set(project["optional-dependencies"])
+    for name, packages in EXTRAS.items():
+        assert set(told[name].split(", ")) == {re.split(r"[^\w-]", package)[0] for package in packages}
+
+
 @pytest.mark.parametrize(
     ("extra", "platform", "command"),
     [

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import re
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import tritium as tt
+from isas import sets
 from tritium.backends.cpu import device
 from tritium.buffer import native
 
@@ -19,18 +18,6 @@ ROOT = Path(__file__).parents[1]
 V3 = {"avx2", "fma", "bmi1", "bmi2"}
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 needs_native = pytest.mark.skipif(native is None, reason="the native library is absent")
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("instruction_sets", ROOT / "tools" / "instruction_sets.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sets = script()
 
 
 @pytest.mark.parametrize(

@@ -687,6 +687,7 @@ def test_resident_memory_is_told_or_openly_not(tmp_path: Path) -> None:
     assert memory.resident_bytes(tmp_path / "nowhere") is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_a_long_loop_keeps_memory_flat() -> None:
     x, y = tt.ones((64, 64)), tt.ones((64, 64))

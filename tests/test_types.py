@@ -62,6 +62,7 @@ def marks(checker: str) -> Iterator[Error]:
                 yield file.name, number, kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
 def test_a_type_checker_finds_what_is_wrong_and_accepts_the_rest(
     checker: Checker, tmp_path: Path, request: pytest.FixtureRequest

@@ -23,6 +23,7 @@ def _from_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the size of the address space")
 def test_generated_templates_end_as_text_or_as_our_error() -> None:
     command = [sys.executable, str(BENCH / "attack_templates.py"), "--count", "300", "--seed", "11"]
@@ -53,6 +54,7 @@ def test_malformed_requests_are_many_and_differ() -> None:
     assert len(requests) > 300
 
 
+@pytest.mark.slow
 def test_a_server_under_attack_answers_its_health_check_and_can_be_killed() -> None:
     import attack_server
 

@@ -28,6 +28,7 @@ def ns(**times: float) -> dict[str, list[float]]:
     return {name.replace("_", " "): [t, t] for name, t in times.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     buffer.native is None, reason="the benchmark times native programs, which the pure build has none of"
 )
@@ -106,6 +107,7 @@ def test_a_step_costs_what_the_longer_program_takes_more() -> None:
 # ---- devices
 
 
+@pytest.mark.slow
 def test_a_short_look_at_devices_writes_results_and_a_page(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH / "devices.py"), "--quick", "--devices", "cpu", "--sizes", "16,32"]
     command += ["--only", "compare", "--threads", "1", "--output", str(tmp_path / "out")]

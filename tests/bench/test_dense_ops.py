@@ -52,6 +52,7 @@ def test_the_summary_names_the_worst() -> None:
     assert "Note: a note." in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(buffer.native is None, reason="times of the pure build are no figures")
 def test_a_short_run_writes_its_figures(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH / "dense.py"), "--all", "--quick", "--threads", "1", "--only", "add,negative"]
@@ -97,6 +98,7 @@ def test_loops_compute_the_same_in_both_libraries() -> None:
                 np.testing.assert_allclose(result.numpy(), expected, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(buffer.native is None, reason="times of the pure build are no figures")
 def test_short_loops_write_their_figures(tmp_path: Path) -> None:
     command = [

@@ -95,6 +95,7 @@ def test_a_preset_has_groups_and_ternary_tables(tmp_path: Path) -> None:
     assert other.named["model.embed_tokens.weight"].stored == "F16"
 
 
+@pytest.mark.slow
 def test_experts_have_groups_in_every_layout_that_holds_them(tmp_path: Path) -> None:
     logits = []
     for form in ("q2_0", "mlx", "f16"):

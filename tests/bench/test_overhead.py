@@ -20,6 +20,7 @@ def _from_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
 
 
+@pytest.mark.slow
 def test_a_short_run_prints_every_figure_beside_its_limit(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH / "overhead.py"), "--rounds", "3", "--processes", "1", "--only", "add"]
     done = subprocess.run([*command, "--json", str(tmp_path / "out.json")], capture_output=True, text=True, timeout=120)

@@ -86,6 +86,14 @@ def test_the_command_is_kept_without_the_file_it_writes(words: list[str]) -> Non
     assert results.command_line(["/a/folder/bench/dense.py", *words]) == ("bench/dense.py", "--quick")
 
 
+def test_the_command_names_no_folder_of_the_machine() -> None:
+    here = results.ROOT / "bench"
+    words = ["--peer", str(here / "ggml_peer.py"), f"--peer={here / 'mlx_peer.py'}", "--model=/models/a b/c.gguf"]
+    assert results.command_line(["bench/ternary.py", *words, "--shapes=7x9"]) == (
+        "bench/ternary.py", "--peer", "bench/ggml_peer.py", "--peer=bench/mlx_peer.py", "--model=c.gguf", "--shapes=7x9",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["dense", "Dense.json", "a b.json", "dense.txt"])
 def test_a_results_file_needs_a_plain_name(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="small letters"):
@@ -102,6 +110,7 @@ def test_every_script_can_write_a_results_file(script: str) -> None:
 # ---- short runs
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(buffer.native is None, reason="times of the pure build are no figures")
 def test_a_short_run_writes_a_results_file(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH / "dense.py"), "--quick", "--threads", "1", "--only", "call"]

@@ -86,6 +86,7 @@ def test_what_is_open_is_measured_twice_more_at_most() -> None:
     assert wild.asked == [2, 0]
 
 
+@pytest.mark.slow
 def test_a_small_run_prints_every_table_and_keeps_counts(tmp_path: Path) -> None:
     kept = tmp_path / "out.json"
     command = [sys.executable, str(BENCH / "simulate.py"), "--quick", "--seed", "1", "--json", str(kept)]

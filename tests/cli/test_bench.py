@@ -405,7 +405,9 @@ def test_the_list_names_every_suite_and_what_it_measures() -> None:
     assert "tritium bench NAME" in passed("bench").stdout
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if NAMES[name] == "table" else name for name in NAMES]
+)
 def test_every_suite_runs_by_every_name_it_has(engine: Engine, name: str) -> None:
     found = passed("bench", name, "--quick", "--peers", "none")
     suite = NAMES[name]
@@ -497,6 +499,7 @@ def tritium(folder: Path, *args: str, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes, **more)
 
 
+@pytest.mark.slow
 def test_a_real_comparison_in_a_process_of_its_own(tmp_path: Path) -> None:
     process = tritium(tmp_path, *REAL, "--quick", "--generations", "1")
     out, err = process.communicate(timeout=120)
@@ -520,6 +523,7 @@ def generations(journal: Path) -> int:
     return sum(entry["what"] == "generation" for entry in store.Journal.read(journal)[0])
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
     args = (*REAL, "--quick", "--generations", "4")
     process = tritium(tmp_path, *args)

@@ -45,6 +45,7 @@ def test_a_run_in_which_every_cell_failed_exits_with_2_though_its_canaries_ran(
         baseline.create("v1", store.load("out.json"), root=Path("kept"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("status", FAILURES)
 def test_one_cell_that_failed_is_named_exits_with_1_and_is_no_baseline(
@@ -104,6 +105,7 @@ def wrong(shape, candidate):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operations", "code"), [("crashing", 2), ("wrong", 2), ("crashing,wrong,add", 1)])
 def test_a_real_comparison_of_broken_cases_says_so(
     operations: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

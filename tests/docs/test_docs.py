@@ -33,6 +33,10 @@ from tritium.buffer import native
 RUN_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = sorted({*ROOT.glob("*.md"), *RUN_PAGES})
 
+MEASURING = re.compile(
+    r"docs/(bench|doctor|energy|guides/.*|monitoring|profiling|regressions|report|tuning)\.md"
+)  # for seconds
+
 MEASURED_HERE = native is not None and platform.machine() == "x86_64"  # where the words of measured output are the same
 DEVICES = ("cuda",)  # whose library may be here without the device
 OWN_WORK = {
@@ -40,6 +44,7 @@ OWN_WORK = {
     *("hold", "value", "put", "ready", "doubt", "tracing", "number"),  # of those that keep values
 }
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", re.MULTILINE)
+MACHINE = re.compile(r"(?<![\w.~…/-])/(?:home|root|work|mnt|private|Users|Volumes)/[^/\s\"'`)]+/[^\s\"'`)]*")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
 
@@ -90,7 +95,14 @@ def anchors(page: Path) -> set[str]:
     return set(seen)
 
 
-@pytest.mark.parametrize("page", [page for page in RUN_PAGES if python_blocks(page)], ids=name_and_needs)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * bool(MEASURING.fullmatch(name(page))), id=name_and_needs(page))
+        for page in RUN_PAGES
+        if python_blocks(page)
+    ],
+)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = python_blocks(page)
     if all(map(why_not, blocks)):
@@ -140,6 +152,17 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         elif fragment and target.suffix == ".md" and fragment not in anchors(target):
             dead.append(f"{link}: {target.name} has no such heading")
     assert not dead, "\n".join(dead)
+
+
+def test_no_file_names_a_folder_of_the_machine_that_made_it() -> None:
+    texts = [
+        file
+        for file in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*")]
+        if file.suffix in (".md", ".json", ".txt", ".svg", ".html")
+    ]
+    found = {name(file): MACHINE.findall(file.read_text(encoding="utf-8")) for file in texts}
+    assert len(texts) > 100
+    assert {file: paths for file, paths in found.items() if paths} == {}
 
 
 @pytest.mark.parametrize("kind", [Backend, ValueBackend])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from doc_pages import ROOT, Block, Edit, parse
+from tritium.buffer import native
 
 FILES = {  # what each page promises
     "add-an-op.md": ["src/tritium/backends/reference/kernels.py", "src/tritium/ops.py"],
@@ -63,8 +64,15 @@ def edited_copy(page: str, folder: Path) -> dict[str, str]:
         symlinks=True,
         ignore=shutil.ignore_patterns("__pycache__"),
     )
+    if native is not None and not list((folder / "src" / "tritium").glob("_native*.so")):
+        shutil.copy(native.__file__, folder / "src" / "tritium")
     for edit, code in edits(page):
         edit.apply(folder, code)
+    # What an editable install imports comes before PYTHONPATH.
+    (folder / "src" / "sitecustomize.py").write_text(
+        "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != '_editable_skbc_tritium']\n",
+        encoding="utf-8",
+    )
     programs = folder / "bin"
     programs.mkdir()
     tritium = programs / "tritium"

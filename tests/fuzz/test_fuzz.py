@@ -233,6 +233,7 @@ def test_the_same_generator_makes_the_same_inputs() -> None:
         assert one == two
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
     for wanted in (150, 250):
         words = ["hf", "--executions", str(wanted), "--slice", "100", "--no-big", "--work", str(tmp_path)]

@@ -361,6 +361,7 @@ def told(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_shows_a_table(folder: Path) -> None:
     done = told(folder)
     assert done.returncode == 0, done.stderr
@@ -372,6 +373,7 @@ def test_the_command_measures_and_shows_a_table(folder: Path) -> None:
     assert all(bool(row["samples"]) != bool(row["absent"]) for row in rows)
 
 
+@pytest.mark.slow
 def test_without_native_code_numpy_measures_and_says_so(folder: Path) -> None:
     done = told(folder, "--json", TRITIUM_PURE="1")
     assert done.returncode == 0, done.stderr

@@ -366,6 +366,7 @@ def test_switched_off_a_session_calls_once_and_writes_an_empty_file(pytester: py
     assert json.loads((pytester.path / "out.json").read_text())["benchmarks"] == []
 
 
+@pytest.mark.slow
 def test_the_workers_of_xdist_send_what_they_measured(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     found = session(pytester, "-p", "xdist", "-n", "2", "--tritium-json", "out.json", apart=True)

@@ -179,6 +179,7 @@ def test_a_large_body_is_refused_while_it_is_sent() -> None:
         assert read_all(s).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.slow
 def test_a_request_sent_byte_by_byte_runs_out_of_time() -> None:
     with running() as r:
         s = r.connect()
@@ -530,6 +531,7 @@ def test_no_client_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch, sent: b
     assert turns.most <= MOST_EVENTS, (turns.most, turns.total)
 
 
+@pytest.mark.slow
 def test_slow_small_chunks_run_out_of_time() -> None:
     with running() as r:
         s = r.connect()

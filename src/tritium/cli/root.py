@@ -151,8 +151,8 @@ class Commands(click.Group):
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command by the table, without an import of any."""
         names = [name for name in self.list_commands(context) if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=LATER[name].help if name in LATER else None) for name in names]
-        return found + click.Command.shell_complete(self, context, incomplete)
+        commands = [CompletionItem(name, help=LATER[name].help if name in LATER else None) for name in names]
+        return commands + click.Command.shell_complete(self, context, incomplete)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         later = {name: click.Command(name, help=row.help) for name, row in LATER.items()}

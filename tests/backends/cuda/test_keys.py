@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +27,7 @@ print(*(f"{name} {kernels[name].cache_key}" for name in sorted(kernels)), sep="\
 """
 
 
+@cache
 def modules_of_kernels() -> dict[str, ast.Module]:
     """Return the modules that define kernels, parsed."""
     parsed = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.rglob("*.py"))}

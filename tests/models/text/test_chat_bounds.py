@@ -80,6 +80,7 @@ def run_all() -> None:
         sys.exit(f"only {rendered} templates were harmless; the generator is wrong")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the size of the address space")
 def test_no_template_takes_more_memory_than_promised() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=120, check=False)

@@ -49,6 +49,7 @@ def pair() -> Results:
         )
 
 
+@pytest.mark.slow
 def test_every_case_has_a_run_on_every_arm(pair: Results) -> None:
     names = ["add", "larger", *(c.name for c in canaries())]
     assert [(r.case, r.arm) for r in pair] == [(n, a) for n in names for a in ("tritium", "other")]
@@ -99,6 +100,7 @@ def test_the_environment_and_the_ceilings_are_kept(pair: Results) -> None:
     assert pair.environment.limits.least_s(10**9, 10**6) > 0
 
 
+@pytest.mark.slow
 def test_every_bad_case_is_one_run_and_the_rest_is_measured() -> None:
     plan = replace(PLAN, generations=1, timeout_s=3)
     bad = ("wrong", "misshapen", "raising", "hanging", "crashing", "exiting", "killed", "telling_nan")

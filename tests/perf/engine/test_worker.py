@@ -75,6 +75,7 @@ def test_every_recipe_of_the_package_is_an_entry(structure: Structure) -> None:
     assert all(callable(getattr(importlib.import_module(module), name)) for module, name in written)
 
 
+@pytest.mark.slow
 def test_a_worker_imports_only_the_harness_and_public_modules(structure: Structure, closure: set[str]) -> None:
     assert closure > ENTRIES
     foreign = {
@@ -178,6 +179,7 @@ def listed() -> list[Case]:
     return list({case.name: case for case in found}.values())
 
 
+@pytest.mark.slow
 def test_a_worker_measures_a_package_of_another_layout(other: Arm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callgrind.shutil, "which", lambda name: None)  # valgrind takes minutes where it is installed
     names = (*RENAMED, "perf")

@@ -455,6 +455,7 @@ def test_a_quick_file_on_either_side_is_inconclusive() -> None:
     assert compare_stored(results(CASES), quick, STORED).exit_code == 4
 
 
+@pytest.mark.slow
 def test_unchanged_separate_runs_pass_and_changed_ones_do_not() -> None:
     rng = np.random.default_rng(11)
     unchanged, found = [], []
@@ -694,6 +695,7 @@ def test_stored_runs_say_that_both_need_more() -> None:
     assert "about 1 more process: --processes 16" in page(suite_of([replace(found, more_generations=1)]))
 
 
+@pytest.mark.slow
 def test_the_simulation_of_separate_runs_prints_its_table() -> None:
     script = Path(__file__).parents[3] / "bench" / "separate_runs.py"
     done = subprocess.run(

@@ -156,6 +156,7 @@ def test_too_little_keeps_no_floor(gate: list[Plan], arguments: list[str]) -> No
     assert noise.noise_floor() == 0.0
 
 
+@pytest.mark.slow
 def test_a_real_suite_goes_through_the_gate() -> None:
     plan = replace(selftest.PLAN, generations=2, rounds=2, batches=1, canary=False)
     found = selftest.selftest(1, plan)

@@ -70,6 +70,7 @@ def test_one_server_is_measured() -> None:
     assert json.loads(json.dumps(report.as_dict()))["loads"][0]["rows"]["throughput"].endswith("2 samples")
 
 
+@pytest.mark.slow
 def test_a_slower_server_is_told_from_a_faster_one_and_an_equal_one_is_not() -> None:
     with serve() as fast, serve(step_s=0.01) as slow:
         report = measure([fast.url, slow.url], rates=[math.inf], requests=2, rounds=11, workload=QUICK)

@@ -412,6 +412,7 @@ def test_the_state_of_a_device_is_asked_of_the_device() -> None:
     assert found["calls_per_degree"] == found["calls"] / 20
 
 
+@pytest.mark.slow
 def test_a_thread_reads_on_while_one_long_call_runs() -> None:
     import time
 

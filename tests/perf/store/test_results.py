@@ -340,6 +340,7 @@ def test_a_writing_in_place_would_be_caught(memory: Path) -> None:
     assert any("unreadable" in b for b in fault_calls.inject(naive, memory).broken)
 
 
+@pytest.mark.slow
 def test_an_index_whose_writes_are_cut_short_stays_whole(memory: Path) -> None:
     tally = fault_calls.limited(memory, step=3000)
     assert not tally.broken
@@ -347,6 +348,7 @@ def test_an_index_whose_writes_are_cut_short_stays_whole(memory: Path) -> None:
     assert tally.done
 
 
+@pytest.mark.slow
 def test_nothing_committed_is_lost_when_writers_are_killed(tmp_path: Path) -> None:
     found = faults.kill_many(tmp_path, 30, seed=1, longest_s=0.15)
     assert found.kills == 30

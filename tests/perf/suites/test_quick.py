@@ -33,6 +33,7 @@ def test_a_product_unpacks_to_time_and_rate() -> None:
     assert low <= found.seconds <= high
 
 
+@pytest.mark.slow
 def test_the_guides_functions_unpack_to_their_tuples() -> None:
     for found in (
         aliases.benchmark_element_wise((8, 8), seconds=SHORT),

@@ -76,7 +76,9 @@ def test_the_cases_of_a_suite_have_names_of_their_own_and_work(suite: str, quick
     assert all(case.context.operation for case in found.cases)
 
 
-@pytest.mark.parametrize("suite", ["compare", *SUITES])
+@pytest.mark.parametrize(
+    "suite", ["compare", *(pytest.param(name, marks=pytest.mark.slow) if name == "table" else name for name in SUITES)]
+)
 def test_every_case_of_a_suite_can_be_made_and_gives_the_right_answer(suite: str) -> None:
     for case in grid(suite, small(suite), peers=("none",)).cases:
         made = resolve(case.recipe.target)("tritium", **case.recipe.arguments)

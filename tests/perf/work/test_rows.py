@@ -28,6 +28,7 @@ def follow(case: rows.Case, candidate: str) -> Made | None:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("candidate", CALLED)
 def test_every_sample_of_the_table_gives_the_right_answer(candidate: str) -> None:

@@ -162,6 +162,7 @@ def test_several_findings_of_one_check_all_have_its_name() -> None:
     assert [(f.check, f.what) for f in run_checks([check], {})] == [("two", "a"), ("two", "b")]
 
 
+@pytest.mark.slow
 def test_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("TRITIUM_CACHE", str(tmp_path))
     monkeypatch.setattr("tritium.see.doctor.readings.PRODUCT_S", 0.02)

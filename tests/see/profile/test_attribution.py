@@ -15,6 +15,7 @@ from tritium.see.profile import attribution
 from tritium.see.profile.attribution import attribute, attributed
 
 
+@pytest.mark.slow
 def test_the_seeded_slow_operation_of_the_selftest_is_named() -> None:
     (case,) = [c for c in cases("add", 19.0) if c.name == "add"]
     found = attribute(case, *ARMS, repeats=5, calls=10)

@@ -113,6 +113,7 @@ def test_a_faster_run_names_what_made_it_faster() -> None:
     assert found.sentence().startswith("softmax: -")
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_true_change_nearly_always() -> None:
     covered = 0
     for seed in range(40):

@@ -706,6 +706,7 @@ def test_timed_passes_exceptions_on() -> None:
     assert t.elapsed_ns is not None
 
 
+@pytest.mark.slow
 def test_the_average_time_is_of_scopes_else_of_ops() -> None:
     x = tt.ones((4, 4))
     with tt.profile() as p:

@@ -349,6 +349,7 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     assert report(made_report.many(5)).html() == report(made_report.many(5)).html()
 
 
+@pytest.mark.slow
 def test_a_hundred_cases_on_three_arms_are_at_most_1_5_mb() -> None:
     html = report(made_report.many(100)).html()
     assert len(html.encode()) <= 1_500_000
