@@ -1,8 +1,8 @@
 """Settings of all tests: property tests repeat exactly, a slow machine is not a failure, and nothing tuned is followed.
 
-A run of all files without TRITIUM_TESTS leaves out what is marked slow and takes a quarter of the examples of property tests; TRITIUM_TESTS=rest
-runs what such a run leaves out, with a build for this CPU: slow tests, all examples, other instruction sets. TRITIUM_TESTS=all runs everything, and every
-combination of the largest matrices. What was left out is counted in the summary.
+A run of all files without TRITIUM_TESTS leaves out what is marked slow and takes a quarter of the examples of property tests.
+TRITIUM_TESTS=rest runs what such a run leaves out, with a build for this CPU: slow tests, all examples, other instruction sets.
+TRITIUM_TESTS=all runs everything, and every combination of the largest matrices. What was left out is counted in the summary.
 """
 
 import gc

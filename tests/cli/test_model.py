@@ -17,7 +17,6 @@ from click.testing import CliRunner
 
 import tritium as tt
 from hub_server import Hub, serving, use
-from tritium.cli import model as commands
 from tritium.cli.root import cli
 from tritium.errors import PackageError, TritiumError
 from tritium.machine import facts
