@@ -1,8 +1,8 @@
 """Attack the sandbox of chat templates with generated ones, under a limit of the address space; print counts.
 
-Knows nothing of models. A template is a random tree of Jinja's syntax over large and odd values, or the text of one with random
-changes, or a fragment repeated until it is large. Each is compiled and rendered; what must come of it is a text or the
-package's own error, within its time and without a MemoryError, which would be memory that was not counted before it was asked for.
+A template is a random tree of Jinja's syntax over large and odd values, or the text of one with random changes, or a fragment
+repeated until it is large. Each is compiled and rendered; what must come of it is a text or the package's own error, within its
+time and without a MemoryError, which would be memory that was not counted before it was asked for.
 
     python bench/attack_templates.py                      100,000 templates (about 20 minutes)
     python bench/attack_templates.py --count 2000         a short look

@@ -1,7 +1,4 @@
-"""The networks that bench/compile.py plans and compiles: a transformer with BitLinear, an MLP, einsum, an autoencoder.
-
-Knows nothing of other libraries, and of timing only how long each pass of the compiler takes.
-"""
+"""The networks that bench/compile.py plans and compiles: a transformer with BitLinear, an MLP, einsum, an autoencoder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random functions of awkward ops, eager and compiled: is a compiled function ever slower?
 
-Knows nothing of the compiler. The functions are those of the tests: sorting, indexing, scatters, writes, quantisation, several
-results, an op with a kernel in Python, between plain ops.
+The functions are those of the tests: sorting, indexing, scatters, writes, quantisation, several results, an op with a kernel
+in Python, between plain ops.
 
     python bench/compile_random.py                       200 functions, small and large (some 6 minutes)
     python bench/compile_random.py --functions 30        a short look

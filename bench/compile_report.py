@@ -1,7 +1,4 @@
-"""The report of bench/compile.py: tables of medians and ratios, and a line for each goal; text or Markdown.
-
-Knows nothing of how it was measured.
-"""
+"""The report of bench/compile.py: tables of medians and ratios, and a line for each goal; text or Markdown."""
 
 from __future__ import annotations
 

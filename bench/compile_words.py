@@ -1,6 +1,6 @@
 """The words of every library that bench/compile.py compares, and the functions written in those words.
 
-Knows nothing of timing. Libraries are imported where used.
+Libraries are imported where used.
 """
 
 from __future__ import annotations

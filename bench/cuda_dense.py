@@ -1,7 +1,6 @@
 """The dense rows of bench/cuda.py: fused operations as a share of the bandwidth, and what a call costs the host.
 
-Knows nothing of ternary weights or of goals' limits. The ceiling is the best of several plain reading kernels, measured in the
-same run.
+The ceiling is the best of several plain reading kernels, measured in the same run.
 """
 
 from __future__ import annotations

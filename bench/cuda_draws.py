@@ -1,7 +1,4 @@
-"""Random sizes of products: what bench/cuda.py --random-shapes and bench/cuda_sweep.py measure.
-
-Knows nothing of torch, GPUs or times.
-"""
+"""Random sizes of products: what bench/cuda.py --random-shapes and bench/cuda_sweep.py measure."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Products of experts of bench/cuda.py, at the shape of Maple: floats in, quantiser and sorting of tokens included.
 
-Knows nothing of kernels. 256 experts, 8 of them for each token; hidden size 2,048 and intermediate size 512 are those that make 20B
-weights of 24 layers. Each call has its own tokens and its own random choice of experts, and calls take turns with copies of the
-weights, so that these are cold. PyTorch's contenders
-multiply in bf16: a loop over the experts in use, whose tokens are known beforehand (a model would wait for them), and
-`torch._grouped_mm`, with the tokens sorted and put back on the device. Every result is compared with the formula, bit by bit.
-Then some layers of such a model with random weights: decode steps, which are one graph each, and prefill.
+256 experts, 8 of them for each token; hidden size 2,048 and intermediate size 512 are those that make 20B weights of 24 layers.
+Each call has its own tokens and its own random choice of experts, and calls take turns with copies of the weights, so that these
+are cold. PyTorch's contenders multiply in bf16: a loop over the experts in use, whose tokens are known beforehand (a model would
+wait for them), and `torch._grouped_mm`, with the tokens sorted and put back on the device. Every result is compared with the
+formula, bit by bit. Then some layers of such a model with random weights: decode steps, which are one graph each, and prefill.
 """
 
 from __future__ import annotations

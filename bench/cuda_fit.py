@@ -1,6 +1,6 @@
 """The constants of the model of product times, fitted to what bench/cuda_sweep.py measured; printed as Python.
 
-Knows nothing of GPUs. Needs SciPy.
+Needs SciPy.
 
     python bench/cuda_fit.py sweep.json [more.json …]
 

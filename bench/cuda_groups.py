@@ -1,6 +1,6 @@
 """Layers with a scale for each group of columns beside one scale for all, of bench/cuda.py: floats in, quantiser included.
 
-Knows nothing of kernels. Results are compared with the formula of docs/ternary.md, written in torch's operations, bit by bit.
+Results are compared with the formula of docs/ternary.md, written in torch's operations, bit by bit.
 """
 
 from __future__ import annotations

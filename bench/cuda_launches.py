@@ -1,7 +1,7 @@
 """Whether products stay exact in graphs of many launches back to back: every kernel, with early starts and without.
 
-Knows nothing of times or of which kernel is chosen. What is wanted is kept by the host, where no kernel can harm it unseen, and
-each element is compared there. torch's own `_int_mm` runs in the same way: where it is wrong too, the fault is not ours.
+What is wanted is kept by the host, where no kernel can harm it unseen, and each element is compared there. torch's own
+`_int_mm` runs in the same way: where it is wrong too, the fault is not ours.
 """
 
 from __future__ import annotations

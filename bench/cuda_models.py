@@ -1,6 +1,6 @@
 """Whole networks of bench/cuda.py: the linear layers of BitNet-2B for one token as one graph, and a model of that shape.
 
-Knows nothing of single kernels. The weights are random: their sizes are those of BitNet b1.58 2B-4T, and no file is read.
+The weights are random: their sizes are those of BitNet b1.58 2B-4T, and no file is read.
 """
 
 from __future__ import annotations

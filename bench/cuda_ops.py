@@ -1,7 +1,7 @@
 """The custom ops of the vLLM plugin at the shapes of decoders, of bench/cuda.py: exact, compiled whole, captured, and timed.
 
-Knows nothing of kernels or vLLM. Every result of a call, of the compiled call and of the replayed graph is compared with the integer
-product of torch, scaled by the formula. Timed are graphs over enough copies of a weight that it is cold, beside bf16 products.
+Every result of a call, of the compiled call and of the replayed graph is compared with the integer product of torch, scaled by the
+formula. Timed are graphs over enough copies of a weight that it is cold, beside bf16 products.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The products of bench/cuda.py: ternary weights beside torch's bf16, fp8 and int8, and whether ours are exact.
-
-Knows nothing of goals or of how a time is taken.
-"""
+"""The products of bench/cuda.py: ternary weights beside torch's bf16, fp8 and int8, and whether ours are exact."""
 
 from __future__ import annotations
 

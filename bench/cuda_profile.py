@@ -1,7 +1,7 @@
 """The kernels of a decode step, of bench/cuda.py: how often each is launched, and how long the step waits for it.
 
-Knows nothing of what kernels compute. A step is a replay of its CUDA graph under torch's profiler. A kernel may be launched before the
-one in front of it has ended, so its own duration counts that wait; "alone" is the time from the end of the kernels before it to its end.
+A step is a replay of its CUDA graph under torch's profiler. A kernel may be launched before the one in front of it has ended, so its own
+duration counts that wait; "alone" is the time from the end of the kernels before it to its end.
 """
 
 from __future__ import annotations

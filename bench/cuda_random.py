@@ -1,8 +1,8 @@
 """Products of random shapes, of bench/cuda.py --random-shapes: ternary weights beside torch's bf16, fp8 and int4, every sum checked.
 
-Knows nothing of how a time is taken or of how sizes are drawn. Each product is timed in two ways: activations quantised
-beforehand for both, and with the quantisers of both (a scale for each token) in the timed call. int4 is weight-only,
-`_weight_int4pack_mm` with groups of 128 columns (64 where these do not divide the row), up to 64 tokens.
+Each product is timed in two ways: activations quantised beforehand for both, and with the quantisers of both (a scale
+for each token) in the timed call. int4 is weight-only, `_weight_int4pack_mm` with groups of 128 columns (64 where these
+do not divide the row), up to 64 tokens.
 """
 
 from __future__ import annotations

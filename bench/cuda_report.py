@@ -1,7 +1,4 @@
-"""What bench/cuda.py holds its figures against, and how it shows them: samples in, verdicts and tables out.
-
-Knows nothing of torch, GPUs or clocks.
-"""
+"""What bench/cuda.py holds its figures against, and how it shows them: samples in, verdicts and tables out."""
 
 from __future__ import annotations
 

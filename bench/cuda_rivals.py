@@ -1,9 +1,9 @@
 """A decoder of BitNet-2B's shape in the manner of gpt-fast, of bench/cuda.py: bf16 and int4 weight-only beside ours, one token.
 
-Knows nothing of how a time is taken. The rivals have a static KV cache, are compiled by torch.compile with the settings of gpt-fast and
-replayed as one CUDA graph; the layers share one compilation, which takes minutes less: no kernel spans two of them. Weights are random.
-int4 is `_weight_int4pack_mm` with groups of 128 columns for every product, the head included, as gpt-fast has it: half of the bytes of
-our int8 head. The same token is decoded at the same context again and again.
+The rivals have a static KV cache, are compiled by torch.compile with the settings of gpt-fast and replayed as one CUDA graph; the
+layers share one compilation, which takes minutes less: no kernel spans two of them. Weights are random. int4 is `_weight_int4pack_mm`
+with groups of 128 columns for every product, the head included, as gpt-fast has it: half of the bytes of our int8 head. The same token
+is decoded at the same context again and again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The time of every candidate kernel over random shapes on a Hopper GPU: the data that the model of their times is fitted to.
 
-Knows nothing of the model. `bench/cuda_fit.py` reads what this writes, and prints the constants of `cuda.linear.model`.
+`bench/cuda_fit.py` reads what this writes, and prints the constants of `cuda.linear.model`.
 
     python bench/cuda_sweep.py --output sweep.json --seconds 240 --jobs 14
 

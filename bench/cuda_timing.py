@@ -1,7 +1,4 @@
-"""How bench/cuda.py takes times on a GPU: CUDA graphs replayed in turn, by events; and the host's own share of a call.
-
-Knows nothing of what is measured.
-"""
+"""How bench/cuda.py takes times on a GPU: CUDA graphs replayed in turn, by events; and the host's own share of a call."""
 
 from __future__ import annotations
 

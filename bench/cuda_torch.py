@@ -1,7 +1,7 @@
 """Ternary layers inside PyTorch, of bench/cuda.py: what a call costs the host, and a stack of blocks beside `nn.Linear` in bf16.
 
-Knows nothing of kernels. The stack is two Llama-like blocks in eval; `replace_linears` is all that is done to it. It is timed as it
-is, and compiled whole with CUDA graphs (`torch.compile(fullgraph=True, mode="reduce-overhead")`).
+The stack is two Llama-like blocks in eval; `replace_linears` is all that is done to it. It is timed as it is, and compiled whole
+with CUDA graphs (`torch.compile(fullgraph=True, mode="reduce-overhead")`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Training steps of ternary layers, of bench/cuda.py: forward and backward of a 2B-shaped layer beside `nn.Linear`, and losses.
 
-Knows nothing of kernels. Products are those of BitNet 2B-4T: Q, K and V together, out, gate and up together, down. Each way is
-compiled whole, forward and backward are captured as one CUDA graph, ways take turns. Forward results are compared with the
-formulas. Losses are those of a small transformer over its first steps, trained in several ways from the same weights on the same
-batches.
+Products are those of BitNet 2B-4T: Q, K and V together, out, gate and up together, down. Each way is compiled whole, forward and
+backward are captured as one CUDA graph, ways take turns. Forward results are compared with the formulas. Losses are those of a
+small transformer over its first steps, trained in several ways from the same weights on the same batches.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     TRITIUM_GGML="bitnet.cpp=i2_s=BitNet/build/3rdparty/llama.cpp/ggml/src/libggml.so llama.cpp=tq2_0=llama.cpp/build/bin" \\
         python bench/ternary.py --peer bench/ggml_peer.py
 
-Knows nothing of timing. Each entry is NAME=TYPE=PATH: a library, or a folder with libggml-base and libggml-cpu. The product is a graph
-of one ggml_mul_mat, planned once for each copy of the weights and computed by ggml's own threads, as in a model; the library quantises
-weights and activations itself. bench/peers.sh builds both libraries.
+Each entry is NAME=TYPE=PATH: a library, or a folder with libggml-base and libggml-cpu. The product is a graph of one ggml_mul_mat,
+planned once for each copy of the weights and computed by ggml's own threads, as in a model; the library quantises weights and
+activations itself. bench/peers.sh builds both libraries.
 """
 
 from __future__ import annotations

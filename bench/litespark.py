@@ -2,8 +2,8 @@
 
     PYTHON bench/litespark.py FOLDER --prefill 128 --decode 64 --repeats 3
 
-Knows nothing of tritium. FOLDER has a BitNet of plain bf16 numbers, as `bench/make_model.py FOLDER --format bf16` writes it: Litespark
-makes them ternary itself. Threads are those of OMP_NUM_THREADS. Prints {"prefill": [tokens/s, …], "decode": [tokens/s, …]}.
+FOLDER has a BitNet of plain bf16 numbers, as `bench/make_model.py FOLDER --format bf16` writes it: Litespark makes them ternary
+itself. Threads are those of OMP_NUM_THREADS. Prints {"prefill": [tokens/s, …], "decode": [tokens/s, …]}.
 """
 
 from __future__ import annotations

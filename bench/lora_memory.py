@@ -1,8 +1,8 @@
 """Counts the memory that training LoRA over packed ternary weights takes: every tensor that is alive, at its largest moment.
 
-Knows nothing of files. The network has random weights and the shape of BitNet b1.58 2B4T unless told otherwise: ternary layers of two bits
-a weight, one bf16 table that is embedding and head, adapters and the optimiser's state in bf16, blocks that are computed again in the
-backward pass, and a head whose logits exist for some tokens at a time. Without --real no number is computed: tensors have sizes alone.
+The network has random weights and the shape of BitNet b1.58 2B4T unless told otherwise: ternary layers of two bits a weight, one bf16
+table that is embedding and head, adapters and the optimiser's state in bf16, blocks that are computed again in the backward pass, and a
+head whose logits exist for some tokens at a time. Without --real no number is computed: tensors have sizes alone.
 
     python bench/lora_memory.py                    computed, in seconds
     python bench/lora_memory.py --real             one step on the CPU, with the peak of the process beside it

@@ -1,6 +1,6 @@
 """Makes a model with random ternary weights, of any family, format and size, for every engine to load.
 
-Knows nothing of how a model is run. The weights mean nothing; their sizes, scales and norms are those of a real model.
+The weights mean nothing; their sizes, scales and norms are those of a real model.
 
     python bench/make_model.py model.gguf                                        BitNet b1.58 2B-4T, I2_S, for bitnet.cpp
     python bench/make_model.py model.gguf --format tq2_0 --arch bitnet           the same weights, as llama.cpp runs them

@@ -1,8 +1,8 @@
 """Made-up measurements of known truth: the log ratios of two arms under several kinds of noise.
 
-Knows nothing of statistics or verdicts. A value is ln(new / old) of one round. Both arms have noise of their own in each
-process and in each round; the machine has noise in time, which both arms meet in the order in which they happen to run.
-`sd` is that of a generation's value (the mean of its rounds) under the default plan of three rounds.
+A value is ln(new / old) of one round. Both arms have noise of their own in each process and in each round; the machine
+has noise in time, which both arms meet in the order in which they happen to run. `sd` is that of a generation's value
+(the mean of its rounds) under the default plan of three rounds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What it costs to record spans and to track memory: off, and on.
 
-Knows nothing of what is made of the spans. The limits that the project set itself stand beside the figures.
+The limits that the project set itself stand beside the figures.
 
     python bench/overhead.py                        all of it, about a minute
     python bench/overhead.py --quick                a short look

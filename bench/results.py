@@ -1,7 +1,7 @@
 """What the scripts of this folder write with `--results FILE`: figures with intervals, the machine, versions, the command.
 
-Knows nothing of what is measured. The schema is that of `tritium.perf.records.speed`; docs/results/ holds such files, and
-bench/speed.py fills docs/speed.md with them.
+The schema is that of `tritium.perf.records.speed`; docs/results/ holds such files, and bench/speed.py fills docs/speed.md
+with them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python bench/simulate.py [--quick] [--seed 0] [--json FILE]
 
-Knows nothing of real machines. It calls what the product calls: `judge.estimate` and `judge.decide` for the verdicts,
-`stats` for the intervals, `changes` for the history. What it does itself is the course of a gate: three planned looks, the
-undecided cases measured again, and one confirmation of what is slower.
+It calls what the product calls: `judge.estimate` and `judge.decide` for the verdicts, `stats` for the intervals, `changes`
+for the history. What it does itself is the course of a gate: three planned looks, the undecided cases measured again, and
+one confirmation of what is slower.
 """
 
 from __future__ import annotations

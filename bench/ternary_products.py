@@ -1,6 +1,6 @@
 """The products that bench/ternary.py compares: one matrix in as many copies as it takes to be cold, for each library.
 
-Knows nothing of timing. Libraries are imported where used.
+Libraries are imported where used.
 """
 
 from __future__ import annotations

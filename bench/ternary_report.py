@@ -1,7 +1,4 @@
-"""The report of bench/ternary.py: medians, intervals, rates, shares of the machine's ceilings, ratios; text or Markdown.
-
-Knows nothing of how it was measured.
-"""
+"""The report of bench/ternary.py: medians, intervals, rates, shares of the machine's ceilings, ratios; text or Markdown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the benchmarks share: a timed loop, the CPUs a run is confined to, and the machine in words.
-
-Knows nothing of what is measured.
-"""
+"""What the benchmarks share: a timed loop, the CPUs a run is confined to, and the machine in words."""
 
 from __future__ import annotations
 

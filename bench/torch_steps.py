@@ -1,6 +1,6 @@
 """A training step of one linear layer on the CPU: BitLinear on tritium's kernels and in torch's operations, beside nn.Linear.
 
-Knows nothing of models. A step is the forward pass and the gradients of tokens and weights; BitLinear packs its weights in each.
+A step is the forward pass and the gradients of tokens and weights; BitLinear packs its weights in each.
 
     python bench/torch_steps.py                         squares of 128 to 2560, 64 to 2048 tokens, one thread
     python bench/torch_steps.py --sizes 1024 --tokens 512 --rounds 9

@@ -1,5 +1,4 @@
 // A hint to the threads of parallel_for: what will be read next.
-// Knows nothing of Python, tensors or kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // Finds the matrix product of OpenBLAS in a library loaded at run time; on macOS calls Accelerate.
-// Knows nothing of tensors.
 #include "blas.h"
 
 #include <atomic>

@@ -1,6 +1,5 @@
 // The loops behind the ceilings. Assembly where a compiler could leave something out; CPU support is asked at run time,
 // so that the file needs no flags.
-// Knows nothing of what is done with the rates.
 #include "ceilings.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // What this machine can do at most: loops of one multiply-add instruction, and streams through memory.
-// Knows nothing of kernels, tensors or Python.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // expert_matmul: the tokens of each expert are brought together and multiplied with its weights at once.
-// Knows nothing of how a product is computed. A token's result depends on its own elements only: products of int8 are exact,
+// A token's result depends on its own elements only: products of int8 are exact,
 // those of floats add each row in one order.
 #include "experts.h"
 

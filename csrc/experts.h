@@ -1,5 +1,4 @@
 // expert_matmul: each token times the weights of the experts it chose, by the product that an instruction set has for one matrix.
-// Knows nothing of how that product is computed.
 #pragma once
 
 #include "isa.h"

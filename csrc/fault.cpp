@@ -1,5 +1,4 @@
 // The fault of each thread.
-// Knows nothing of who sets it or asks for it.
 #include "fault.h"
 
 namespace tritium {

@@ -1,5 +1,4 @@
 // What a kernel found wrong with the values it was given: told to whoever called it, on the same thread.
-// Knows nothing of Python or of kernels.
 #pragma once
 
 #include <cstdint>

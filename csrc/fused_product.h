@@ -1,5 +1,4 @@
 // A fused product as data: the kernel of the product, and the tapes run on rows of its operand and on its results.
-// Knows nothing of Python or of fragments.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // Work that a product does on its results, or on a row of its operand, while they are in the cache.
-// Knows nothing of what that work is.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // The instruction sets the kernels are compiled for, the one in use, and the kernels of each.
-// Knows nothing of what a kernel computes.
 #pragma once
 
 #include "view.h"

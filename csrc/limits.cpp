@@ -1,5 +1,4 @@
 // Reads the limits of the process: sched_getaffinity, /proc, /sys/fs/cgroup, sysctl.
-// Knows nothing of who asks.
 #include "limits.h"
 
 #include <unistd.h>

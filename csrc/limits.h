@@ -1,5 +1,4 @@
 // What this process may use of the machine: CPU quota and memory, from cgroup v1/v2 and the operating system.
-// Knows nothing of pools or threads.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // The pool: free lists per size class, a best-fit list of large blocks, exact counters under one short lock.
-// Knows nothing of Python, tensors or devices.
 #include "pool.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 // Memory for tensors: reference-counted blocks from a pool of size classes that keeps what was freed for the next use.
-// Knows nothing of Python, tensors or devices.
 #pragma once
 
 #include <atomic>

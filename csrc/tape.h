@@ -1,5 +1,4 @@
 // A tape: a fragment as instructions of a machine with one accumulator, ready to be bound to an instruction set.
-// Knows nothing of Python, of fragments or of what an instruction computes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // The pool behind parallel_for: workers are made when first needed, wait for the next job for a moment, then sleep.
-// Knows nothing of what it runs.
 //
 // A job costs its threads no line of memory that several of them write: each worker has a seat with its share of the ranges
 // and the number of the job it is in. The caller opens a job by one store, which all waiting workers see, closes it by

@@ -1,5 +1,4 @@
 // One pool of native threads for all kernels: parallel_for and its settings.
-// Knows nothing of Python, tensors or kernels.
 #pragma once
 
 #include <cstdint>

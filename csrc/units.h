@@ -1,5 +1,4 @@
 // parallel_for for few units of much work: each is a range of its own.
-// Knows nothing of Python, tensors or kernels.
 #pragma once
 
 #include <cstdint>

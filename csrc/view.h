@@ -1,5 +1,4 @@
 // A tensor as a kernel sees it: an address, a dtype, a shape and byte strides.
-// Knows nothing of Python, of ownership or of devices.
 #pragma once
 
 #include <cstddef>

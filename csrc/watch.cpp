@@ -1,5 +1,4 @@
 // The watch of each thread.
-// Knows nothing of who polls, or why.
 #include "watch.h"
 
 namespace tritium {

@@ -1,5 +1,4 @@
 // A caller's wish to end a long kernel call early: asked from time to time while parallel_for runs.
-// Knows nothing of Python, signals or kernels.
 #pragma once
 
 #include <atomic>

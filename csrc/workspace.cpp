@@ -1,5 +1,4 @@
 // The blocks of scratch memory that are kept between kernel calls.
-// Knows nothing of the kernels that use them.
 #include "workspace.h"
 
 #include <atomic>

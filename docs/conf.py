@@ -4,6 +4,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import tritium
+
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "docs" / "_ext")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -11,7 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 project = "Tritium"
 author = PROJECT["authors"][0]["name"]
 copyright = author
-version = release = PROJECT["version"]
+version = release = tritium.__version__
 repository_url = PROJECT["urls"]["Repository"]
 
 extensions = ["myst_parser", "site_pages", "site_reference"]

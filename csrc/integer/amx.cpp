@@ -5,7 +5,7 @@
 //   more            `Blocks`: 32 tokens x 2 vectors of 16 rows in four registers; the first 32 tokens of a cell unpack
 //                   views or codes into L2, from where the others read them
 //   more, groups    `GroupBlocks`: likewise, of signed weights; the sums of a group become floats while others are multiplied
-// Knows nothing of formats beyond views.h. Groups are whole units of 64 k; other
+// Groups are whole units of 64 k; other
 // multiples of 16 k, and few tokens, are left to VNNI. Compiled in the namespace of avx512vnni.cpp: a product is one type
 // for both, and the kernels of that file are compiled once.
 #include "../units.h"

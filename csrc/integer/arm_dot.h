@@ -1,5 +1,4 @@
 // Sums of views with sdot, for any format: 16 or 32 rows against 1, 2 or 4 tokens (ternary: also 6).
-// Knows nothing of chunks of rows, groups or threads.
 #pragma once
 
 #include <utility>

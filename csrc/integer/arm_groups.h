@@ -1,5 +1,4 @@
 // Ternary products whose weights have a scale for each group of columns: sums of views become floats, which are added.
-// Knows nothing of how views are multiplied (arm_group_dot.h), of chunks of rows or threads.
 //
 // A sum S needs no conversion. Let M be 1.5 * 2^(23 - 2i): floats near it are 4^-i apart, so the bits of M plus the integer
 // 4^i S are, read as f32, M + S exactly, as long as |4^i S| < 2^22; less M, that is S. The differences of neighbouring

@@ -1,5 +1,5 @@
 // Activations as the ARM kernels read them: panels of a few tokens, interleaved by D = 4 or 8 k.
-// Knows nothing of weights. A panel of W tokens is y[k/D][W][D]; of one token it is the row itself.
+// A panel of W tokens is y[k/D][W][D]; of one token it is the row itself.
 #pragma once
 
 #include <arm_neon.h>

@@ -1,5 +1,4 @@
 // Runs a product on all threads: packs the activations into panels, then takes chunks of up to 64 rows of weights.
-// Knows nothing of formats or instructions.
 // A format F says its kRows, kStrips and kLine (arm_formats.h). A unit U multiplies with one instruction set:
 //   static constexpr int kDepth;                               k that lie together in its panels: 4 or 8
 //   template <class F> static constexpr int64_t kStreamed;     most tokens for which weights are used as packed …

@@ -1,5 +1,5 @@
 // The hand-scheduled sdot loops: tern2_r16 against 1, 4, 6 or 16 tokens, and int8 panels of 8 rows against 8 or 12.
-// Knows nothing of tails, groups, scales or threads. Compilers spill or move accumulators here; these loops do neither.
+// Compilers spill or move accumulators here; these loops do neither.
 //
 // Activations come as panels y[k/4][token][4], so that a 16-byte load gives four tokens; of one token, the row itself.
 // sdot acc.4s, w.16b, y.4b[i] adds to each of 4 rows the dot product of 4 k with the i-th group of 4 bytes in y.

@@ -1,5 +1,4 @@
 // The hand-scheduled smmla loops: tern2_r16 against 6 tokens, and int8 panels of 8 rows against 12 tokens.
-// Knows nothing of tails, groups, scales or threads.
 //
 // Activations come as panels y[k/8][token][8]: a vector is 2 tokens x 8 k. smmla acc.4s, y.16b, w.16b adds the 2 x 2
 // products of 2 tokens with 2 rows over 8 k: acc = {t0r0, t0r1, t1r0, t1r1}. Two lines of 4 k, zipped by 32-bit lanes,

@@ -1,5 +1,4 @@
 // The table of an ARM kernel file: which function runs a product of which format, for one unit.
-// Knows nothing of what a unit does.
 #pragma once
 
 #include "arm_product.h"

@@ -1,5 +1,4 @@
 // Products with tiled weights on AVX2: vectors of 32 bytes, 16 of them.
-// Knows nothing of formats beyond views.h, nor of loops beyond pairs.h.
 #include "entries.h"
 #include "pairs.h"
 

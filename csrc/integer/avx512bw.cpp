@@ -1,5 +1,4 @@
 // Products with tiled weights on AVX-512 without VNNI: vectors of 64 bytes, 32 of them.
-// Knows nothing of formats beyond views.h, nor of loops beyond pairs.h.
 #include "entries.h"
 #include "pairs.h"
 

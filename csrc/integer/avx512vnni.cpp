@@ -1,5 +1,4 @@
 // Products with tiled weights on AVX-512 with VNNI: vectors of 64 bytes, 32 of them. amx.cpp leaves few tokens to these.
-// Knows nothing of formats beyond views.h, nor of loops beyond vnni.h.
 #include "entries.h"
 #include "vnni.h"
 

@@ -1,5 +1,4 @@
 // first_illegal: bytes are looked up in a table; elements are only told apart once a bad byte was seen.
-// Knows nothing of products.
 #include "check.h"
 
 #include <array>

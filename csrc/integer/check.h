@@ -1,5 +1,4 @@
 // Looks for bytes that are no code of their format, as a damaged or foreign file may hold.
-// Knows nothing of products.
 #pragma once
 
 #include <cstdint>

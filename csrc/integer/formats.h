@@ -1,5 +1,5 @@
 // The weight formats, written plainly: the value of a byte's fields, and rows of values as bytes.
-// Knows nothing of products. This is what the layouts mean; the fast kernels only know sums over them.
+// This is what the layouts mean; the fast kernels only know sums over them.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // while they are in registers and are added to those of their block, up to 1024 columns; blocks are added in order, so a
 // product may be split between blocks and gives the same bits. Two ways, as in schedule.h: `stream_groups` reads packed
 // weights, `blocked_groups` unpacks a few rows at a time for many tokens.
-// Knows nothing of formats or instructions. A kernel is a type K as schedule.h says, and has
+// A kernel is a type K as schedule.h says, and has
 //   using L;                                        its vectors, see lanes.h
 //   static void groups(const GroupRun& run);        adds the terms of some groups to run.to
 // and for `blocked_groups`

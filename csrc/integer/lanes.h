@@ -1,6 +1,5 @@
 // Vectors of bytes that multiply unsigned weights with signed activations: fours of products are added to 32-bit sums
 // (VNNI), or pairs of products to 16 bits (vpmaddubsw). One type for each width, with the same functions.
-// Knows nothing of formats.
 #pragma once
 
 #include <immintrin.h>

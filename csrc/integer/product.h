@@ -1,5 +1,4 @@
 // An integer product y = q . w as its kernels see it: quantised activations, packed weights, and how sums become results.
-// Knows nothing of Python, of instruction sets or of which thread does what.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Activations to int8, one token at a time, with the rounding that every kernel shares.
-// Knows nothing of weights. Compiled without contraction: a fused multiply-add would round ties otherwise.
+// Compiled without contraction: a fused multiply-add would round ties otherwise.
 #pragma once
 
 #include <cstdint>

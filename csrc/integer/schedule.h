@@ -1,6 +1,6 @@
 // Runs a kernel over all of a product, on all threads. Two ways: `stream` reads the packed weights once and splits them
 // evenly, within rows too; `blocked` unpacks a few rows at a time for many tokens.
-// Knows nothing of formats or instructions. A kernel is a type K with
+// A kernel is a type K with
 //   static constexpr Coding coding;    rows of a block and what is stored for w
 //   static constexpr int blocks;       most blocks of rows that one call takes; blocks * coding.rows <= kMaxRows
 //   static constexpr Layout layout;    of the activations it reads

@@ -1,5 +1,5 @@
 // The tile registers of AMX: 8 of 16 lines of 64 bytes, as functions of the registers' numbers.
-// Knows nothing of formats. Written as assembly because a compiler's own functions take literal numbers only, and do
+// Written as assembly because a compiler's own functions take literal numbers only, and do
 // not tell it that memory is read and written.
 #pragma once
 

@@ -5,7 +5,6 @@
 //              since 3 b = 256 d + (3 b mod 256) where d is the first digit of v in base 3
 //   i4_r32     b = c0 + 16 c1                  views b & 15, b                   sum_f = (T_f - T_{f-1}) / 16^f
 //   i8_r16     b                               view  b                           sum_0 = T_0
-// Knows nothing of loops or threads.
 #pragma once
 
 #include "lanes.h"

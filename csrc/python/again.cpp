@@ -1,6 +1,6 @@
 // Again: a program of a device's own compiler, called once more with the memory it was made for. What it gives becomes tensors
 // without a Python frame but that of the replay itself.
-// Knows nothing of that compiler. To any other memory it answers None.
+// To any other memory it answers None.
 #include <algorithm>
 #include <memory>
 #include <vector>

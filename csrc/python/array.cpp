@@ -1,5 +1,4 @@
 // Array: a storage, a dtype and a layout in elements; the record beneath Tensor, and its buffer protocol.
-// Knows nothing of ops or kernels.
 #include "array.h"
 
 #include "convert.h"

@@ -1,5 +1,5 @@
 // The Python types of the native runtime as C structures: Storage, Array, Kernel, Row, Program, and what they share.
-// Knows nothing of ops, devices or single kernels. Everything here needs the GIL unless it says otherwise.
+// Everything here needs the GIL unless it says otherwise.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN

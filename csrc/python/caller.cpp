@@ -1,6 +1,5 @@
 // Caller: the base of Compiled. A call that its program was made for runs at once, without a Python frame; any other goes to
 // `self.call`. BoundCaller: the base of its methods, which have a program for each object.
-// Knows nothing of programs beyond that they answer None to what they were not made for.
 #include "array.h"
 
 namespace tritium::python {

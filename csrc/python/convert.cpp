@@ -1,5 +1,5 @@
 // Tensors of other objects' numbers: NumPy arrays seen in place, nested lists copied; and the number of one element.
-// Knows nothing of ops or devices. What is not plain is left to Python, which has the words for it.
+// What is not plain is left to Python, which has the words for it.
 #include "convert.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // DLPack, both ways and both versions: tensors handed to and taken from other libraries without a copy.
-// Knows nothing of ops. The structures below are those of dlpack.h 1.0.
+// The structures below are those of dlpack.h 1.0.
 #include <memory>
 
 #include "array.h"

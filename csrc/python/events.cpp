@@ -1,5 +1,4 @@
 // Spans: the spans that one recorder keeps, as a Python object. Those that run form a list, which begins in globals.
-// Knows nothing of rows or programs.
 #include "events.h"
 
 #include <deque>

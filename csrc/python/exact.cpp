@@ -1,5 +1,4 @@
 // exact: attributes as a key in which 0.0 and -0.0, 1 and 1.0 and True stay apart. The same as in tritium/op.py, faster.
-// Knows nothing of ops.
 #include "array.h"
 
 namespace tritium::python {

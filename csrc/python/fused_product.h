@@ -1,5 +1,4 @@
 // FusedProduct: a fused product as a Python object.
-// Knows nothing of how it runs.
 #pragma once
 
 #include "../fused_product.h"

@@ -1,6 +1,5 @@
 // Held: the storage of a device whose own library keeps the memory. It holds that library's value (an MLX array, a torch
 // tensor) and the shape it has; a write puts another value in its place.
-// Knows nothing of that library, of dtypes or of views.
 #include "held.h"
 
 #include <algorithm>

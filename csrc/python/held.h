@@ -1,5 +1,4 @@
 // Held as a C structure: the storage of a device whose own library keeps the memory.
-// Knows nothing of how calls are replayed.
 #pragma once
 
 #include "array.h"

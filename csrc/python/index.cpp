@@ -1,5 +1,5 @@
 // x[key]: a view, computed from the layout, or elements that index tensors name; x[key] = value; nonzero(x); take.
-// Knows nothing of rows. What it does not take, or what is out of bounds, is left to Python, which names the mistake.
+// What it does not take, or what is out of bounds, is left to Python, which names the mistake.
 #include "index.h"
 
 #include <algorithm>

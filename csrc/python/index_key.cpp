@@ -1,5 +1,5 @@
 // Keys of x[key] as NumPy reads them: ints, slices, None, an ellipsis, tensors and lists of integers, masks.
-// Knows nothing of rows, or of what is done with the elements. What it does not take is left to Python, which names the mistake.
+// What it does not take is left to Python, which names the mistake.
 #include "index_key.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // The key of x[key], read: the part of x that its plain parts see, and the tensors of indices beside them.
-// Knows nothing of what is done with the elements.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Calls that join any number of tensors: the shape of the result, and the calls of a kernel that fill it.
-// Knows nothing of keys or records. What does not fit is left to Python, which names the mistake.
+// What does not fit is left to Python, which names the mistake.
 #include "join.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // Calls that join any number of tensors: concat and stack.
-// Knows nothing of keys or records.
 #pragma once
 
 #include "row.h"

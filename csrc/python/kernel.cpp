@@ -1,5 +1,4 @@
 // Kernel: one native kernel as a Python callable, and how attributes and scalars reach it.
-// Knows nothing of what a kernel computes.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,5 +1,4 @@
 // The key of a call: what its arguments are, as words to hash and compare.
-// Knows nothing of rows or records.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,4 @@
 // order_nodes: the nodes of a graph, inputs first. The same as in tritium/graph/graph.py, faster.
-// Knows nothing of ops.
 #include <cstdint>
 #include <vector>
 

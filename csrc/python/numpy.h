@@ -1,5 +1,5 @@
 // NumPy arrays as NumPy's C API has them, without its headers: what it exports has kept its numbers and layout since 1.7.
-// Knows nothing of ops. Before numpy_setup, and with an API of another kind, no object is an ndarray here.
+// Before numpy_setup, and with an API of another kind, no object is an ndarray here.
 #pragma once
 
 #include "array.h"

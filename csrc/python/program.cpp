@@ -1,6 +1,5 @@
 // Program: a compiled program as a Python callable. One call runs all its steps, without Python between them except
 // for steps that are Python functions.
-// Knows nothing of how a program is made or what its kernels compute.
 #include "program.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // A compiled program as plain data: what a call is given, where its operands lie, its steps and what it returns.
-// Knows nothing of how it is read from Python or run.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,5 @@
 // Programs: a compiled program whose sizes vary. For the sizes of a call it evaluates the numbers of its template and makes a
 // Program of them, which calls of the same sizes use again.
-// Knows nothing of how the template was made, nor of how a program runs.
 #include <algorithm>
 #include <climits>
 #include <new>

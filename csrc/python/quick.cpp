@@ -1,6 +1,6 @@
 // Quick: a function of Python whose plain calls native code carries out at once, without a Python frame; all others go to the
 // function itself, which also has the words for mistakes.
-// Knows nothing of rows. Nothing is remembered, so that new shapes cost what known ones do.
+// Nothing is remembered, so that new shapes cost what known ones do.
 #include <algorithm>
 #include <cstring>
 

@@ -1,5 +1,4 @@
 // Native work without the GIL: who handles signals, and how often they are looked for.
-// Knows nothing of kernels or tensors.
 #include "quiet.h"
 
 #include <pthread.h>

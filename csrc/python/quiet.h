@@ -1,5 +1,4 @@
 // Native work without the GIL, which a signal such as Ctrl-C may end early.
-// Knows nothing of kernels or tensors.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,4 @@
 // What Row remembers: for the key of a call, what is to be done.
-// Knows nothing of how a call is made or carried out.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,4 @@
 // What Row is told to remember: the records of calls, checked.
-// Knows nothing of rules or of how a kernel is chosen, nor of how a record is carried out.
 #include <algorithm>
 #include <memory>
 

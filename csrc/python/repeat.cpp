@@ -1,5 +1,5 @@
 // repeat(x, repeats, axis): slices of x, each several times.
-// Knows nothing of rows. What it does not take, or what is wrong, is left to Python, which names the mistake.
+// What it does not take, or what is wrong, is left to Python, which names the mistake.
 #include <algorithm>
 
 #include "index.h"

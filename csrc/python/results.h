@@ -1,5 +1,4 @@
 // What a replayed call gives, as tensors.
-// Knows nothing of keys or of how a call is carried out.
 #pragma once
 
 #include "record.h"

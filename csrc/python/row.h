@@ -1,5 +1,4 @@
 // Row as a C structure, and a call of one as it was written.
-// Knows nothing of how a call is carried out.
 #pragma once
 
 #include "key.h"

@@ -1,5 +1,4 @@
 // Storage: bytes from the pool or from outside, and copy-on-write between the handles that share them.
-// Knows nothing of dtypes or shapes.
 #include <cstring>
 
 #include "../threads.h"

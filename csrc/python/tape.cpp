@@ -1,5 +1,4 @@
 // Reads a tape from Python: tuples in, checked once, immutable from then on.
-// Knows nothing of fragments or of what an instruction computes.
 #include <cstdlib>
 #include <cstring>
 #include <new>

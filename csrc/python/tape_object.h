@@ -1,5 +1,4 @@
 // Tape: a tape as a Python object.
-// Knows nothing of how it runs.
 #pragma once
 
 #include "../tape.h"

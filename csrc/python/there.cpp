@@ -1,5 +1,4 @@
 // Calls that a device's own library carries out, on the values that Held storages hold.
-// Knows nothing of that library, nor of how a call is found again.
 #include "there.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // Calls that a device's own library carries out.
-// Knows nothing of how a call is found again.
 #pragma once
 
 #include "record.h"

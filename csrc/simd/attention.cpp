@@ -1,6 +1,6 @@
 // attention: softmax(q k^T) v over caches of keys and values, one pass, all in f64, rounded to f32 at the end: so every
 // device and instruction set gives the same bits, in whatever order it adds.
-// Knows nothing of how the caches are filled. A query's keys are looked at in parts of kPart and blocks of kBlock, in
+// A query's keys are looked at in parts of kPart and blocks of kBlock, in
 // order, whoever its neighbours are: it gives the same bits in any batch, in any chunk of a prompt, on any number of
 // threads. Compiled without contraction: what is rounded once says so.
 #include <cstdint>

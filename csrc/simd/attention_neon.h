@@ -1,5 +1,4 @@
 // The inner loops of attention's two products on ARM, where a compiler moves sums from register to register.
-// Knows nothing of queries that see fewer keys, or of threads.
 #pragma once
 
 #if defined(__aarch64__)

@@ -1,5 +1,4 @@
 // Loop dimensions with an input and an output stride: sorting, merging, and the offset of an index.
-// Knows nothing of what happens to the elements.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // update_cache: new tokens of several sequences written to where they belong, in place or into a copy.
-// Knows nothing of what the cache is for.
 #include <cstdint>
 #include <cstring>
 

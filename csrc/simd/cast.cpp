@@ -1,5 +1,4 @@
 // The loops that convert between the dtypes of real numbers.
-// Knows nothing of shapes, strides or threads.
 #include "cast.h"
 
 #include <cstdint>

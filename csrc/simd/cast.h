@@ -1,5 +1,4 @@
 // How elements of one dtype become elements of another: one loop, or two by way of f32.
-// Knows nothing of shapes, strides or threads.
 #pragma once
 
 #include "span.h"

@@ -1,5 +1,4 @@
 // Elementwise functions of complex numbers, as NumPy computes them; the parts and the conjugate of any numbers.
-// Knows nothing of shapes, strides or threads.
 #include <cmath>
 #include <cstdint>
 

@@ -1,5 +1,4 @@
 // Copies of strided, broadcast and transposed views, with or without a change of dtype; filling; selection by a mask.
-// Knows nothing of arithmetic.
 #include <cstdint>
 #include <cstring>
 

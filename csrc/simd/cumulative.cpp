@@ -1,5 +1,4 @@
 // cumulative_sum and cumulative_prod along one axis, floats in f64, integers wrapping in 64 bits.
-// Knows nothing of other axes than that their positions are independent.
 #include "../early.h"
 #include "../threads.h"
 #include "axes.h"

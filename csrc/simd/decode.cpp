@@ -1,6 +1,5 @@
 // Rows of integer weights as bytes, several to an operation: formats.h says what a byte means one field after the other.
 // Every format ends as int8 here and becomes other numbers in a loop that all formats share.
-// Knows nothing of Python.
 #include "decode.h"
 
 #include <cstring>

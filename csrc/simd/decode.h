@@ -1,5 +1,5 @@
 // Rows of integer weights of every format as numbers.
-// Knows nothing of what they are multiplied with. Codes are not checked.
+// Codes are not checked.
 #pragma once
 
 #include <cstdint>

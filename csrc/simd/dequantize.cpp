@@ -1,5 +1,4 @@
 // dequantize: (w - zero) * scale as floats. Every step is one f32 operation, as in backends/reference/quantized.py.
-// Knows nothing of Python.
 #include "../fault.h"
 #include "../integer/check.h"
 #include "../integer/quantize.h"

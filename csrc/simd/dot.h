@@ -1,5 +1,4 @@
 // Products of one or two rows with as many columns: sums of two vectors, read where they lie.
-// Knows nothing of batches or of packing.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // The functions of gather.h and half.h for every dtype, compiled once for all files that use them: the header of a
 // compiler's own functions takes longer to read than most files take to compile.
-// Knows nothing of what is computed.
 #include "gather.h"
 
 #if defined(__F16C__)

@@ -1,5 +1,4 @@
 // Brings strided elements of any dtype into contiguous memory of the type a kernel computes in, and back.
-// Knows nothing of what is computed.
 #pragma once
 
 #include <cstdint>

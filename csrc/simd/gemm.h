@@ -1,5 +1,4 @@
 // One product of two matrices in packed panels: C = A B in f32 or f64, any strides of A and B, adjacent columns of C.
-// Knows nothing of views or batches.
 #pragma once
 
 #include <cstdint>

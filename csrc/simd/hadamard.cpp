@@ -1,5 +1,5 @@
 // hadamard: a signed Walsh-Hadamard transform of each block of a row, in f32.
-// Knows nothing of what it is for. Additions are in one order, stage by stage, so that every instruction set gives the same
+// Additions are in one order, stage by stage, so that every instruction set gives the same
 // bits; compiled without contraction.
 #include <cstdint>
 #include <utility>

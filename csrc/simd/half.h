@@ -1,5 +1,4 @@
 // Conversion between f32 and the two 16-bit floats, rounding to nearest, ties to even.
-// Knows nothing of tensors.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // exp, tanh and gelu of sixteen floats at a time, for what a loop over one float cannot say: tables in registers, the
 // exponent as an instruction, masked ends.
-// Knows nothing of tensors or threads.
 #pragma once
 
 #if defined(__AVX512F__)

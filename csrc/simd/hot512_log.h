@@ -1,5 +1,4 @@
 // Logarithms, powers and silu of sixteen floats at a time: as hot512.h, with the parts of a float as instructions too.
-// Knows nothing of tensors or threads.
 #pragma once
 
 #if defined(__AVX512F__)

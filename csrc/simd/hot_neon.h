@@ -1,6 +1,5 @@
 // silu of four floats at a time, for what a loop over one float does not become: the polynomial by pairs, since a chain of its
 // whole length leaves the units of a core idle, and bounds that are one instruction. e^x of eight doubles at a time.
-// Knows nothing of tensors or threads.
 #pragma once
 
 #if defined(__aarch64__)

@@ -1,6 +1,5 @@
 // Products of int8 activations with integer weights of every format, activation quantisation and repacking, written
 // plainly: a weight row becomes numbers, then a loop multiplies and adds. The kernels of integer/ give the same bits.
-// Knows nothing of Python.
 #include "../integer/entries.h"
 #include "../integer/formats.h"
 #include "../threads.h"

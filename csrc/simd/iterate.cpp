@@ -1,5 +1,4 @@
 // Plans the loops over strided, broadcast views and runs a body on their tiles, on all threads.
-// Knows nothing of what the body computes.
 #include "iterate.h"
 
 #include "../threads.h"

@@ -1,5 +1,4 @@
 // Walks views element by element for a body that only knows contiguous memory: broadcasting, strides, tiles, threads.
-// Knows nothing of what the body computes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Rows of a KV cache as blocks of 32 integers of 8 or 4 bits with a scale: the blocks of GGML's Q8_0 and Q4_0.
-// Knows nothing of caches. Every step is in f64 and in one order, so that every instruction set gives the same bits; to be
+// Every step is in f64 and in one order, so that every instruction set gives the same bits; to be
 // compiled without contraction.
 #pragma once
 

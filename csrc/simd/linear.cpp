@@ -1,5 +1,5 @@
 // linear: x @ w.T + bias for weights of f32 or half floats, which are read as they lie.
-// Knows nothing of layers. Every sum has the same order for any number of rows of x, so that a row gives the same bits
+// Every sum has the same order for any number of rows of x, so that a row gives the same bits
 // by itself and in a batch. Compiled without contraction: what is rounded once says so.
 #include <cstdint>
 #include <type_traits>

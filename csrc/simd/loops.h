@@ -1,5 +1,4 @@
 // Makes spans out of functions of one element, rows out of spans and kernels out of rows.
-// Knows nothing of shapes, strides or threads.
 #pragma once
 
 #include <cstdint>

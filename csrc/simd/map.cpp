@@ -1,5 +1,4 @@
 // Runs rows of the span tables on views, and finds spans by name.
-// Knows nothing of what a span computes.
 #include <cstring>
 #include <initializer_list>
 

@@ -1,5 +1,4 @@
 // Elementwise arithmetic of floats and integers: sums, products, quotients, extremes, rounding.
-// Knows nothing of shapes, strides or threads.
 #include <cmath>
 #include <cstdint>
 #include <type_traits>

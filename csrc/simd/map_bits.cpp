@@ -1,5 +1,4 @@
 // Elementwise logic of bools and bit operations of integers.
-// Knows nothing of shapes, strides or threads.
 #include <cstdint>
 #include <type_traits>
 

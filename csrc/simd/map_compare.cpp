@@ -1,5 +1,4 @@
 // Elementwise comparisons and tests, all with a bool as result.
-// Knows nothing of shapes, strides or threads.
 #include <cstdint>
 
 #include "loops.h"

@@ -1,5 +1,4 @@
 // Elementwise functions of floats: roots, exponentials, logarithms, trigonometry, activations, powers.
-// Knows nothing of shapes, strides or threads.
 #include <cmath>
 #include <cstdint>
 

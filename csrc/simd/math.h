@@ -1,5 +1,4 @@
 // Elementary functions of one float or double, branch-free, so that a plain loop over them becomes vector code.
-// Knows nothing of tensors, spans or threads.
 #pragma once
 
 #include <cstdint>

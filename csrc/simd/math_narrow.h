@@ -1,6 +1,5 @@
 // The rarer functions of a float computed in floats, twice as many at a time as in doubles: for instruction sets with a fused
 // multiply, whose exact products keep what rounding loses. Each is good to 3 units in the last place.
-// Knows nothing of tensors, spans or threads.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // The rarer functions of a float, computed in doubles and rounded once: short, accurate and still vector code. Where there is a
 // fused multiply, some are those of math_narrow.h, which are faster.
-// Knows nothing of tensors, spans or threads.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // The matrix products of a batch, one after the other, and the plain loops that need no packing.
-// Knows nothing of BLAS.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The matrix product three times over, to be read: as it is defined, in blocks, and in blocks on all threads.
-// Knows nothing of packing, vectors or BLAS. Integers wrap; f16 and bf16 are summed in f32.
+// Integers wrap; f16 and bf16 are summed in f32.
 #include "../early.h"
 #include "../threads.h"
 #include "gather.h"

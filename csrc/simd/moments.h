@@ -1,5 +1,4 @@
 // Mean and spread of contiguous elements, accurate when the mean is far larger than the spread.
-// Knows nothing of tensors.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // The order of elements as the order of unsigned numbers of their size, and stable sorts of those.
-// Knows nothing of views, axes or threads.
 #pragma once
 
 #include <cstdint>

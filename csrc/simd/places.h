@@ -1,5 +1,4 @@
 // Where sequences stand in a cache, read and checked.
-// Knows nothing of what is in the cache.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // Powers of integers, which wrap. A negative power is a fault, looked for before anything is written.
-// Knows nothing of floats.
 #include <cstdint>
 #include <type_traits>
 

@@ -1,7 +1,7 @@
 // quantize_int8 and quantize_int4: weights as small integers with a scale, and a zero point where they are asymmetric;
 // quantize: any tensor with scales and zero points that are given. And each of them followed by dequantize, without the
 // integers in between.
-// Knows nothing of Python. Every step is one f32 operation, as in backends/reference/quantized.py; spans and zero points are f64.
+// Every step is one f32 operation, as in backends/reference/quantized.py; spans and zero points are f64.
 #include "../integer/quantize.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // update_quantized_cache: new tokens of several sequences written as blocks of integers to where they belong, in place or into a copy.
-// Knows nothing of what the cache is for. Compiled without contraction.
+// Compiled without contraction.
 #include <cstdint>
 
 #include "../threads.h"

@@ -1,5 +1,5 @@
 // gated_delta_rule and causal_conv1d: tokens that meet a state of their sequence, one after another, and leave it changed.
-// Knows nothing of what the states are for. Each element is computed by one thread, token by token and in one order, so that
+// Each element is computed by one thread, token by token and in one order, so that
 // bits depend neither on the instruction set nor on how many tokens come at once; compiled without contraction.
 #include <cstdint>
 #include <cstring>

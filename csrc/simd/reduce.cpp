@@ -1,5 +1,4 @@
 // How a reduction walks its input: dimensions sorted and merged, then along rows or down columns, in fixed pieces.
-// Knows nothing of what is reduced.
 #include "reduce.h"
 
 #include "../threads.h"

@@ -1,5 +1,4 @@
 // softmax, log_softmax, layer_norm and rms_norm: one row at a time, looked at again while it is in the cache.
-// Knows nothing of batches beyond that rows are independent.
 #include "../early.h"
 #include "../threads.h"
 #include "../view.h"

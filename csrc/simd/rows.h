@@ -1,5 +1,4 @@
 // Functions of one row of contiguous elements, for whoever has a row in the cache; x may be y.
-// Knows nothing of shapes, strides or threads.
 #pragma once
 
 #include <cstdint>

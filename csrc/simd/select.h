@@ -1,6 +1,5 @@
 // The first k of a line in sorted order: vectors of it are compared with the last of the k known so far, and what cannot be
 // among them is passed over.
-// Knows nothing of views, axes or threads.
 #pragma once
 
 #include <algorithm>

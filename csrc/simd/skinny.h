@@ -1,5 +1,4 @@
 // Products with few rows of A: B is read once, straight from where it lies, by all threads.
-// Knows nothing of views or batches.
 #pragma once
 
 #include <cstdint>

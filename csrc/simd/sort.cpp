@@ -1,5 +1,4 @@
 // sort, argsort, topk and searchsorted: stable, by keys whose order is that of the elements. NaN is above all numbers.
-// Knows nothing of what the elements mean.
 #include <algorithm>
 
 #include "../threads.h"

@@ -1,5 +1,4 @@
 // arange, linspace and eye: tensors made of a few numbers, computed as NumPy does, in f64 or in wrapping integers.
-// Knows nothing of Python.
 #include <cstdint>
 #include <cstring>
 

@@ -1,5 +1,4 @@
 // The inner loops of the elementwise kernels as a table: one loop over contiguous memory per operation and dtype.
-// Knows nothing of shapes, strides or threads.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // take_rows: rows of a matrix of integer weights as floats, t * scale, one f32 product for each element.
-// Knows nothing of Python. Codes are not checked: weights are when they are made.
+// Codes are not checked: weights are when they are made.
 #include "../fault.h"
 #include "../integer/quantize.h"
 #include "../threads.h"

@@ -1,5 +1,4 @@
 // The table of a tape's instructions, how a tape is bound to it, and the loop over blocks.
-// Knows nothing of shapes or threads.
 #include "tape_bind.h"
 
 #include <cstdlib>

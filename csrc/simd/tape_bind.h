@@ -1,5 +1,4 @@
 // A tape bound to the instruction set being compiled: names have become functions, constants blocks.
-// Knows nothing of shapes or threads.
 #pragma once
 
 #include <cstdint>

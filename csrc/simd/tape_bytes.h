@@ -1,5 +1,5 @@
 // Bytes as lanes of the accumulator and back, and stores around the cache.
-// Knows nothing of dtypes or instructions. The compilers' own conversions of vectors this short go lane by lane.
+// The compilers' own conversions of vectors this short go lane by lane.
 #pragma once
 
 #include <cstdint>

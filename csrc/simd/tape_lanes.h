@@ -1,5 +1,4 @@
 // What the instructions of a tape compute, on vectors: the same values as the loops of the eager kernels.
-// Knows nothing of instructions or tapes.
 #pragma once
 
 #include <cstdint>

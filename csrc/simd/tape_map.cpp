@@ -1,5 +1,4 @@
 // The kernel of `fused`: walks an elementwise tape over views, flat where it can, else by tiles.
-// Knows nothing of what the tape computes.
 #include <cstring>
 
 #include "../threads.h"

@@ -1,5 +1,4 @@
 // Tapes of rows: stretches of instructions and functions of whole rows take turns while a row is in the cache.
-// Knows nothing of what an instruction computes.
 #include "tape_rows.h"
 
 #include <cstring>

@@ -1,5 +1,4 @@
 // Runs a tape of rows on views.
-// Knows nothing of what its parts compute.
 #pragma once
 
 #include "../tape.h"

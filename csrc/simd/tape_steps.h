@@ -1,6 +1,5 @@
 // The instructions of a tape as functions: the accumulator, eight vectors, is passed on in registers, and each function
 // ends by jumping to the next.
-// Knows nothing of names, tapes or walks.
 #pragma once
 
 #include <cstdint>

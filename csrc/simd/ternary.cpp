@@ -1,6 +1,6 @@
 // quantize_ternary: weights as -1, 0, 1 and the mean of their sizes, packed as they are made; and the same followed by
 // dequantize, without the codes in between.
-// Knows nothing of Python. Sums keep the order that backends/reference/quantized.py defines, so that every kernel gives its bits.
+// Sums keep the order that backends/reference/quantized.py defines, so that every kernel gives its bits.
 #include "../fault.h"
 #include "../integer/formats.h"
 #include "../integer/quantize.h"

@@ -1,5 +1,5 @@
 // Vectors of f32 and f64 read from floats that are no wider, and the sums of the lanes of several vectors at once.
-// Knows nothing of tensors. For files that are compiled without contraction.
+// For files that are compiled without contraction.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,4 @@
-"""Memory by reference count: Storage, Array and the pool beneath them, native where built, plain Python otherwise.
-
-Knows nothing of ops, devices or tensors.
-"""
+"""Memory by reference count: Storage, Array and the pool beneath them, native where built, plain Python otherwise."""
 
 from __future__ import annotations
 

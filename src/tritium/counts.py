@@ -1,7 +1,4 @@
-"""stats: a snapshot of every counter of the runtime.
-
-Knows nothing of perf, which records it as time series.
-"""
+"""stats: a snapshot of every counter of the runtime."""
 
 from __future__ import annotations
 

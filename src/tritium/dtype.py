@@ -1,7 +1,4 @@
-"""The dtypes, and the rule by which two of them are promoted.
-
-Knows nothing of shapes, memory or devices.
-"""
+"""The dtypes, and the rule by which two of them are promoted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Eager: the interpreter that runs every call immediately.
 
-Knows nothing of graphs. The native library replays the decisions made here while there are no watchers.
+The native library replays the decisions made here while there are no watchers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Errors by name, remedies, and values in messages; every message says what was given, what was needed and what to do.
-
-Knows nothing else of the package.
-"""
+"""Errors by name, remedies, and values in messages; every message says what was given, what was needed and what to do."""
 
 from __future__ import annotations
 

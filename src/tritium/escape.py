@@ -1,7 +1,7 @@
 """Escape text for the place where it appears: a terminal, Markdown, HTML, SVG, JSON, CSV, a file name.
 
-Knows nothing of what is named. Each function is for one place: what is harmless in a CSV cell is not in a Markdown table. What
-people see goes through `visible` first: no control character, no change of direction, one line.
+Each function is for one place: what is harmless in a CSV cell is not in a Markdown table. What people see goes through
+`visible` first: no control character, no change of direction, one line.
 """
 
 from __future__ import annotations

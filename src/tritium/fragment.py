@@ -1,7 +1,4 @@
-"""A subgraph as one value: the body of a `fused` op, frozen so that it can be an attribute.
-
-Knows nothing of tensors, graphs or devices.
-"""
+"""A subgraph as one value: the body of a `fused` op, frozen so that it can be an attribute."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Disable Python's garbage collector while something must not be interrupted by it.
 
-Knows nothing of why. Several threads may disable it at once: it is enabled again when the last of them is done.
+Several threads may disable it at once: it is enabled again when the last of them is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert tensors to and from other libraries: NumPy, the buffer protocol, DLPack, pickle. Without copying where memory allows.
 
-Knows nothing of graphs. Handing memory out counts as a write: whoever has it may write to it.
+Handing memory out counts as a write: whoever has it may write to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one place where kernels are launched, and watchers and recorders notified.
 
-Knows nothing of tensors or graphs. Calls seen before on the CPU are replayed by native code, which replaces this
-module while there are no watchers; it records the same spans.
+Calls seen before on the CPU are replayed by native code, which replaces this module while there are no watchers;
+it records the same spans.
 """
 
 from __future__ import annotations

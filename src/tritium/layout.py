@@ -1,6 +1,6 @@
 """Layouts: shape, strides and offset of a tensor in a flat storage, and the views that need no copy.
 
-Knows nothing of dtypes, memory or devices. Strides and offsets count elements.
+Strides and offsets count elements.
 """
 
 from __future__ import annotations

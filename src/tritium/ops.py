@@ -1,6 +1,6 @@
 """The op table: every op is defined here, and nowhere else in the package.
 
-Knows nothing of devices, memory or tensors. A rule defines the spec of the result; `backends/reference/kernels.py` its values.
+A rule defines the spec of the result; `backends/reference/kernels.py` its values.
 
 A rule's positional-only parameters are tensors (seen as Specs), its keywords attributes. Names and meanings are those
 of the Python array API standard 2024.12 where it has the name.

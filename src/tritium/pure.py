@@ -1,6 +1,6 @@
 """Storage, Array and Row in plain Python, for a build without a compiler. The native library has the same three.
 
-Knows nothing of ops, devices or tensors. NumPy owns the bytes.
+NumPy owns the bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Quantisation of weights and activations: real packed storage, what it costs, and what it loses.
 
-Knows nothing of layers or files. Plain functions over the rows `quantize_*`, `dequantize` and `quantized_matmul`.
+Plain functions over the rows `quantize_*`, `dequantize` and `quantized_matmul`.
 
     q = tt.quant.ternary(w)            # absmean, 2 bits a weight
     print(q.nbytes, q.quality(w))      # bytes, and how far from w it is

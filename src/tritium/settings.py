@@ -1,7 +1,5 @@
 """Settings from environment variables, read in one place; and the logger.
 
-Knows nothing else of the package.
-
 | variable             | meaning                                                    |
 |----------------------|------------------------------------------------------------|
 | TRITIUM_DEVICE       | the device used where none is named; auto: by measurement  |

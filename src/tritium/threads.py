@@ -1,7 +1,4 @@
-"""The number of threads of the CPU kernels, and its control by threadpoolctl.
-
-Knows nothing of tensors or devices.
-"""
+"""The number of threads of the CPU kernels, and its control by threadpoolctl."""
 
 from __future__ import annotations
 

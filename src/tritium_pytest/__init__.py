@@ -1,7 +1,7 @@
 """The door of the pytest plugin: fixtures `tritium_bench` and `no_leaks`, options, and hooks for pytest-benchmark.
 
-Knows nothing of measuring or of memory. It lies outside of the package `tritium`, so that a pytest that asks for neither
-fixture does not import it: everybody's pytest starts with this file where Tritium is installed.
+It lies outside of the package `tritium`, so that a pytest that asks for neither fixture does not import it: everybody's
+pytest starts with this file where Tritium is installed.
 """
 
 from __future__ import annotations

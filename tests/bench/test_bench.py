@@ -1,7 +1,4 @@
-"""The benchmarks of the compiler and of devices on their smallest sizes: they run, refuse wrong answers, and judge their goals.
-
-Knows nothing of how fast anything is.
-"""
+"""The benchmarks of the compiler and of devices on their smallest sizes: they run, refuse wrong answers, and judge their goals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The benchmark of CUDA where there is no GPU: what it asks for, how it judges, what it shows, and that a part may fail.
-
-Knows nothing of how fast anything is.
-"""
+"""The benchmark of CUDA where there is no GPU: what it asks for, how it judges, what it shows, and that a part may fail."""
 
 from __future__ import annotations
 

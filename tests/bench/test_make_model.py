@@ -1,7 +1,4 @@
-"""The maker of random models on its smallest sizes: what every format and architecture of one seed has in common.
-
-Knows nothing of how a model is run.
-"""
+"""The maker of random models on its smallest sizes: what every format and architecture of one seed has in common."""
 
 from __future__ import annotations
 

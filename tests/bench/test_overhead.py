@@ -1,7 +1,4 @@
-"""The benchmark of recording and tracking in its shortest form: that it runs, keeps raw values and judges by its limits.
-
-Knows nothing of how large the cost is.
-"""
+"""The benchmark of recording and tracking in its shortest form: that it runs, keeps raw values and judges by its limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the scripts of bench/ write with --results: figures, ratios, the command, and one schema for all.
-
-Knows nothing of how fast anything is.
-"""
+"""What the scripts of bench/ write with --results: figures, ratios, the command, and one schema for all."""
 
 from __future__ import annotations
 

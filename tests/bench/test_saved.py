@@ -1,7 +1,4 @@
-"""The benchmark of saved programs: both ways compute the same, and are timed.
-
-Knows nothing of how fast anything is.
-"""
+"""The benchmark of saved programs: both ways compute the same, and are timed."""
 
 from __future__ import annotations
 

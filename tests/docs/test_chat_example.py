@@ -1,4 +1,4 @@
-"""The scripts of examples/chat on their smallest sizes. Knows nothing of how good a distilled model is."""
+"""The scripts of examples/chat on their smallest sizes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The examples: each runs, on its smallest sizes, and does what it says.
-
-Knows nothing of how good a trained model is.
-"""
+"""The examples: each runs, on its smallest sizes, and does what it says."""
 
 from __future__ import annotations
 

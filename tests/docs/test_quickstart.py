@@ -1,6 +1,6 @@
 """The quickstart notebook: its cells run in order, and what it shows is what they give.
 
-Knows nothing of Jupyter. Cells tagged `varies` show drawn or long texts: they run, but another processor may write others.
+Cells tagged `varies` show drawn or long texts: they run, but another processor may write others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many cases in one test: a failure tells at which one it happened; and whether all of them are wanted.
 
-Knows nothing of what is tested. A case of its own for pytest costs more than most of those that are tested here.
+A case of its own for pytest costs more than most of those that are tested here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A model for tests of scheduling: the next token follows from all tokens in the slot, so any mix-up changes the text.
 
-Knows nothing of tensors. It has the methods of a session, counts how it is called, and fails, waits or says a given text
-where a test asks it to.
+It has the methods of a session, counts how it is called, and fails, waits or says a given text where a test asks it to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Random stacks of matrices, and how close a result of linear algebra is to NumPy's.
-
-Knows nothing of what is tested.
-"""
+"""Random stacks of matrices, and how close a result of linear algebra is to NumPy's."""
 
 from __future__ import annotations
 

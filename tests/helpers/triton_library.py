@@ -1,6 +1,6 @@
 """CUDA's library of functions as Triton's interpreter can run it: NumPy's of the same names.
 
-Knows nothing of kernels. The interpreter has no functions of a device; with this in their place the rest of a kernel is run.
+The interpreter has no functions of a device; with this in their place the rest of a kernel is run.
 """
 
 from __future__ import annotations

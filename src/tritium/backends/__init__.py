@@ -1,6 +1,6 @@
 """Devices and the backends behind them: memory, and kernels for some ops. A backend is imported when first used.
 
-Knows nothing of tensors or graphs. Absence is explained here, never raised from inside a suite.
+Absence is explained here, never raised from inside a suite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Batches and pipelines: data split into batches, and stages that work in parallel.
-
-Knows nothing of models.
-"""
+"""Batches and pipelines: data split into batches, and stages that work in parallel."""

@@ -1,7 +1,7 @@
 """vmap: a function of one sample becomes a function of many, without a loop over them.
 
-Knows nothing of devices. The function is traced for one sample, its graph is rewritten for all of them, and the calls of
-that graph run, or are recorded in the trace that is active: so vmap can be nested, compiled and lazy.
+The function is traced for one sample, its graph is rewritten for all of them, and the calls of that graph run, or are
+recorded in the trace that is active: so vmap can be nested, compiled and lazy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`tritium memory`: a script, a module or a workload run with its memory tracked, and a page of what was seen.
 
-Knows nothing of tracking. The exit code of the script is ours.
+The exit code of the script is ours.
 """
 
 from __future__ import annotations

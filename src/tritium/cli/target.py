@@ -1,6 +1,6 @@
 """Targets of `tritium profile` and `tritium memory`: a script or module run inside this process, or a workload.
 
-Knows nothing of who listens meanwhile. A script runs as `python SCRIPT ARGS` would run it, and its exit code is handed back.
+A script runs as `python SCRIPT ARGS` would run it, and its exit code is handed back.
 """
 
 from __future__ import annotations

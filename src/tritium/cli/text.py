@@ -1,7 +1,7 @@
 """Parts of every command: types of options; text, tables and progress on a terminal; errors of files.
 
-Knows nothing of any command. rich draws on a terminal, and is imported when it does; elsewhere everything is plain, stable
-text. rich gets `Text`, never markup: text from files means nothing to it. NO_COLOR and FORCE_COLOR are honoured.
+rich draws on a terminal, and is imported when it does; elsewhere everything is plain, stable text. rich gets `Text`, never
+markup: text from files means nothing to it. NO_COLOR and FORCE_COLOR are honoured.
 """
 
 from __future__ import annotations

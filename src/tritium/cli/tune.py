@@ -1,7 +1,4 @@
-"""`tritium tune`: race what the runtime can choose on this machine, and show what was kept and why.
-
-Knows nothing of how a race is run.
-"""
+"""`tritium tune`: race what the runtime can choose on this machine, and show what was kept and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""From a function to one native call: trace, rewrite, fuse, order, plan memory, run.
-
-Knows nothing of layers, models or perf.
-"""
+"""From a function to one native call: trace, rewrite, fuse, order, plan memory, run."""

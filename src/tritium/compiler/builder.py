@@ -1,6 +1,6 @@
 """GraphBuilder: a graph built node by node, by name, and NamedGraph, which is run with a dict of tensors.
 
-Knows nothing of passes or layers. Every method is an op, recorded by the same Trace as a traced function.
+Every method is an op, recorded by the same Trace as a traced function.
 
     b = GraphBuilder()
     x = b.input("x", (64, 256))

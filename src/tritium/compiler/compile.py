@@ -1,7 +1,6 @@
 """compile: a Python function becomes a Program for each combination of argument specs it is called with.
 
-Knows nothing of perf. Programs are cached (LRU) by the specs, layouts and devices of tensors and by the values of all other
-arguments.
+Programs are cached (LRU) by the specs, layouts and devices of tensors and by the values of all other arguments.
 """
 
 from __future__ import annotations

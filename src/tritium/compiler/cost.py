@@ -1,6 +1,6 @@
 """A roofline model: the estimated time of a call from its work and this machine's measured ceilings.
 
-Knows nothing of kernels. An estimate is no measurement and is never reported as one.
+An estimate is no measurement and is never reported as one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The attention of a decode step in a graph: the ops that normalise the heads of one new token of each sequence, apply RoPE
 to them, write its key and value to a donated KV cache and attend to the cache.
 
-Knows nothing of devices. A device that has one call for all of these ops runs them together.
+A device that has one call for all of these ops runs them together.
 """
 
 from __future__ import annotations

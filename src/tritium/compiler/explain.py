@@ -1,6 +1,6 @@
 """The execution plan of a graph: fusions and their gain, the steps of its program, and their memory and time.
 
-Knows nothing of tracing. Estimates are from the cost model with this machine's measured ceilings, and are named as such.
+Estimates are from the cost model with this machine's measured ceilings, and are named as such.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """lazy: expressions that are recorded now and computed once, when a value is read.
 
-Knows nothing of perf. An expression reads tensors as they were when it was recorded: later writes to them copy first.
+An expression reads tensors as they were when it was recorded: later writes to them copy first.
 """
 
 from __future__ import annotations

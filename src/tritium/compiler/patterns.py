@@ -1,7 +1,7 @@
 """Subgraphs that are replaced: fusions defined by the user, and attention, which is computed in blocks.
 
-Knows nothing of devices. A user's fusion is a chain of ops by name and a function that computes the same. The function is
-traced like any other, so its ops are fused, planned and timed as if they had been written in place of the chain.
+A user's fusion is a chain of ops by name and a function that computes the same. The function is traced like any other, so
+its ops are fused, planned and timed as if they had been written in place of the chain.
 """
 
 from __future__ import annotations

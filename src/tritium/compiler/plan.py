@@ -1,7 +1,4 @@
-"""The memory planner: from lifetimes of temporaries to offsets in the arena.
-
-Knows nothing of tensors, graphs or devices.
-"""
+"""The memory planner: from lifetimes of temporaries to offsets in the arena."""
 
 from __future__ import annotations
 

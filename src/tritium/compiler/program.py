@@ -1,7 +1,4 @@
-"""A function compiled for arguments of fixed specs: rewrite rules, fusion, order, memory plan, and one native call.
-
-Knows nothing of how arguments are bound to a Python function.
-"""
+"""A function compiled for arguments of fixed specs: rewrite rules, fusion, order, memory plan, and one native call."""
 
 from __future__ import annotations
 

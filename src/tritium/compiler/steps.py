@@ -1,7 +1,6 @@
 """Lowering: from an optimised graph to kernel calls on memory with fixed offsets.
 
-Knows nothing of tracing or rewrite rules. Temporaries are in one arena, planned ahead; results are the caller's own memory;
-donated arguments are written in place.
+Temporaries are in one arena, planned ahead; results are the caller's own memory; donated arguments are written in place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pytrees: nested tuples, lists and dicts of tensors as one flat list, and back.
 
-Knows nothing of graphs. Other values are part of the structure of the tree. They must be hashable, unless they are objects that are
-told apart by identity: a key refers to those weakly, so that it keeps none alive.
+Other values are part of the structure of the tree. They must be hashable, unless they are objects that are told apart by identity:
+a key refers to those weakly, so that it keeps none alive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Sums of products over named indices: einsum, its contraction path, and its lowering to ops.
-
-Knows nothing of graphs.
-"""
+"""Sums of products over named indices: einsum, its contraction path, and its lowering to ops."""

@@ -1,7 +1,6 @@
 """einsum: sums of products over named indices, contracted in the cheapest order, and the path that describes it.
 
-Knows nothing of kernels or devices. A path is plain data; running it is a small loop over ops, so an einsum is traced like
-any other calls.
+A path is plain data; running it is a small loop over ops, so an einsum is traced like any other calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The tables that all families share: names of tensors, fields of config.json, keys of GGUF. They list what is supported, not what
 is rejected: an unknown field may change the results.
-
-Knows nothing of files or weights.
 """
 
 from __future__ import annotations

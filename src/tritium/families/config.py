@@ -1,7 +1,4 @@
-"""The configuration of a language model, checked: every field that would change the answer is known or refused.
-
-Knows nothing of weights or files.
-"""
+"""The configuration of a language model, checked: every field that would change the answer is known or refused."""
 
 from __future__ import annotations
 

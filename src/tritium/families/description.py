@@ -1,7 +1,7 @@
 """The description of a decoder: for each layer its mixer, its MLP and its norms, and what is around the layers.
 
-Knows nothing of files, tensors or weights. A family makes a description from a configuration; `models.weights.assemble` makes a
-network from it. Names of norms are those that Hugging Face gives to tensors.
+A family makes a description from a configuration; `models.weights.assemble` makes a network from it. Names of norms are those
+that Hugging Face gives to tensors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A family of decoders: its names in Hugging Face and in GGUF, the fields and keys it reads, and how it is described.
 
-Knows nothing of files, tensors or weights. A family is one value of `Family` in a file of its own.
+A family is one value of `Family` in a file of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Read fields of a configuration: every value is checked, and refused by the name of its field.
-
-Knows nothing of families.
-"""
+"""Read fields of a configuration: every value is checked, and refused by the name of its field."""
 
 from __future__ import annotations
 

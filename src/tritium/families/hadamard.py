@@ -1,6 +1,6 @@
 """Weights folded with a signed Hadamard transform, as Ternary-Bonsai-2 has them: whose input is rotated before the product.
 
-Knows nothing of files or tensors. The fields are written by the reader of GGUF's `prism.hadamard` keys; no config.json has them.
+The fields are written by the reader of GGUF's `prism.hadamard` keys; no config.json has them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Scaled RoPE in a configuration: which kinds there are, and the fields of each, checked and completed.
-
-Knows nothing of how frequencies are computed.
-"""
+"""Scaled RoPE in a configuration: which kinds there are, and the fields of each, checked and completed."""
 
 from __future__ import annotations
 

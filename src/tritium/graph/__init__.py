@@ -1,4 +1,1 @@
-"""Graphs of ops: Graph and Trace, their text, their picture, and one graph for many samples.
-
-Knows nothing of passes or programs.
-"""
+"""Graphs of ops: Graph and Trace, their text, their picture, and one graph for many samples."""

@@ -1,7 +1,7 @@
 """Batching, as vmap does it: the graph of one sample becomes a graph of n, with a new first axis, or a reason why not.
 
-Knows nothing of devices or values. Each op has a rule that rewrites its call for operands with a batch axis; operands
-without one (captured tensors, constants) are shared by all samples.
+Each op has a rule that rewrites its call for operands with a batch axis; operands without one (captured tensors,
+constants) are shared by all samples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Graph and Trace: the calls of a function as nodes linked from outputs to inputs, and the interpreter that records them.
 
-Knows nothing of passes or devices. Equal calls share one node, so a repeated expression costs nothing; nodes that no
-output needs are never reached.
+Equal calls share one node, so a repeated expression costs nothing; nodes that no output needs are never reached.
 """
 
 from __future__ import annotations

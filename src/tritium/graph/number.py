@@ -1,7 +1,7 @@
 """Number: a Python number among the arguments of a traced function whose value the graph takes as an input.
 
-Knows nothing of programs. Arithmetic on it is repeated by Python itself for each value, so that results keep their bits.
-Code that needs the value while it is traced (a branch, a shape, a function of C) gets ValueNeededError.
+Arithmetic on it is repeated by Python itself for each value, so that results keep their bits. Code that needs the value
+while it is traced (a branch, a shape, a function of C) gets ValueNeededError.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A picture of a graph: one SVG, inputs at the top, each node below all it reads.
 
-Knows nothing of devices or files. The picture holds its own style for light and dark pages, no script, and is the same for the
-same graph.
+The picture holds its own style for light and dark pages, no script, and is the same for the same graph.
 """
 
 from __future__ import annotations

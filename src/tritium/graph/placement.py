@@ -1,7 +1,4 @@
-"""A layered layout: positions of boxes such that edges lead down, few of them cross and most are straight.
-
-Knows nothing of graphs or of drawing.
-"""
+"""A layered layout: positions of boxes such that edges lead down, few of them cross and most are straight."""
 
 from __future__ import annotations
 

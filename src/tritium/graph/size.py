@@ -1,8 +1,8 @@
 """Size: a size of an argument of a traced function that may vary, as an integer that knows how it is computed.
 
-Knows nothing of programs. Arithmetic on sizes gives polynomials of them, so that every shape, stride and offset of a graph can be
-computed again for other sizes. A comparison has the outcome that the traced sizes have, and is noted: the graph is valid for all
-sizes with the same outcomes. Code that needs the number itself (a loop, a function of C, a key of a dict) gets SizeNeededError.
+Arithmetic on sizes gives polynomials of them, so that every shape, stride and offset of a graph can be computed again for other
+sizes. A comparison has the outcome that the traced sizes have, and is noted: the graph is valid for all sizes with the same
+outcomes. Code that needs the number itself (a loop, a function of C, a key of a dict) gets SizeNeededError.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parser of graphs as text: `parse` reads what str(graph) printed.
 
-Knows nothing of passes or devices. A text is read token by token and never evaluated; every spec in it is checked against
-the op's own shape rule, so that a parsed graph is as sound as a traced one.
+A text is read token by token and never evaluated; every spec in it is checked against the op's own shape rule, so that a
+parsed graph is as sound as a traced one.
 
     %2: f32[2,2] = matmul(%0, %1, algorithm='blas')     # a comment
     return %2

@@ -1,6 +1,6 @@
 """Codecs between the bytes of each ternary layout and the one layout in memory; pure NumPy, in bounded chunks.
 
-Knows nothing of containers, names or files. Every `decode` raises for codes that are not ternary and scales that are not finite.
+Every `decode` raises for codes that are not ternary and scales that are not finite.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert a model from one format to another: survey it, write a temporary file, read that back, and only then rename it.
 
-Knows nothing of the byte layouts of formats. The source is never written to.
+The source is never written to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dequantise the ggml types that embeddings and dense weights come in to fp32, in bounded memory.
 
-Knows nothing of ternary layouts. Types not in the table are rejected by name: Q8_1 and Q8_K hold activations and are in no
-file, IQ1_S to IQ3_S need tables of 256 to 2048 vectors and are not used for embeddings.
+Types not in the table are rejected by name: Q8_1 and Q8_K hold activations and are in no file, IQ1_S to IQ3_S need tables
+of 256 to 2048 vectors and are not used for embeddings.
 """
 
 from __future__ import annotations

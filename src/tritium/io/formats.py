@@ -1,7 +1,4 @@
-"""The formats that can be written: for each, the tensors of the file, and the configuration that goes with them.
-
-Knows nothing of paths.
-"""
+"""The formats that can be written: for each, the tensors of the file, and the configuration that goes with them."""
 
 from __future__ import annotations
 

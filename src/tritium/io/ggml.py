@@ -1,7 +1,4 @@
-"""The tensor types of ggml and its forks: the possible meanings of an id, their sizes, and the types that are not decoded.
-
-Knows nothing of containers or bytes.
-"""
+"""The tensor types of ggml and its forks: the possible meanings of an id, their sizes, and the types that are not decoded."""
 
 from __future__ import annotations
 

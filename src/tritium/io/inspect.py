@@ -1,6 +1,6 @@
 """Describe a model file in full: tensors, types, scales, the decisions made in reading it and why, and what looks wrong.
 
-Knows nothing of printing. A guess is labelled as one.
+A guess is labelled as one.
 """
 
 from __future__ import annotations

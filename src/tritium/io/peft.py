@@ -1,7 +1,7 @@
 """Adapters as PEFT writes them: adapter_config.json and adapter_model.safetensors in a folder.
 
-Knows nothing of models or of tensors on devices. What a file says is checked before memory is spent; fields that ask for another
-arithmetic than plain or rank-stabilised LoRA are refused by name.
+What a file says is checked before memory is spent; fields that ask for another arithmetic than plain or rank-stabilised LoRA are
+refused by name.
 """
 
 from __future__ import annotations

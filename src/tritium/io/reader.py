@@ -1,7 +1,4 @@
-"""A cursor over untrusted bytes: every count is checked against the remaining bytes before anything is allocated.
-
-Knows nothing of any file format.
-"""
+"""A cursor over untrusted bytes: every count is checked against the remaining bytes before anything is allocated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The safetensors container, read from any buffer and written to any stream; tensors are views.
 
-Knows nothing of models. The header has a small parser of its own: no object is built that is not part of a safetensors header.
+The header has a small parser of its own: no object is built that is not part of a safetensors header.
 """
 
 from __future__ import annotations

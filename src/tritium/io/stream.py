@@ -1,7 +1,4 @@
-"""Write tensors to a file one after another, with a checksum each; replace files atomically.
-
-Knows nothing of formats.
-"""
+"""Write tensors to a file one after another, with a checksum each; replace files atomically."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The one layout of a ternary matrix in memory: 2-bit codes along K, lowest bits first, and multipliers in fp32.
-
-Knows nothing of files or of the layouts of other programs.
-"""
+"""The one layout of a ternary matrix in memory: 2-bit codes along K, lowest bits first, and multipliers in fp32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""This machine: its description, its measured ceilings, and its tuned choices.
-
-Knows nothing of tensors.
-"""
+"""This machine: its description, its measured ceilings, and its tuned choices."""

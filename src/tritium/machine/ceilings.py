@@ -1,6 +1,6 @@
 """Measure the ceilings of this machine: peak FLOP/s, int8 OP/s, and bandwidth of every cache and of memory.
 
-Knows nothing of kernels or tensors. Measurements are stored in a file per machine, so that every benchmark can read them.
+Measurements are stored in a file per machine, so that every benchmark can read them.
 
 A file belongs to one fingerprint: the CPU's name and instruction flags, the CPUs there are, those this process may use
 (affinity and cgroup), the memory it may use, the operating system, and the loops used, native or NumPy's. Another

@@ -1,7 +1,4 @@
-"""The machine as the system reports it: a fingerprint of what speed depends on, its caches, its free memory.
-
-Knows nothing of measuring.
-"""
+"""The machine as the system reports it: a fingerprint of what speed depends on, its caches, its free memory."""
 
 from __future__ import annotations
 

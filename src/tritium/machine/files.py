@@ -1,8 +1,8 @@
 """Durable files: written whole or not at all, read with a limit, and a lock that does not outlive its owner.
 
-Knows nothing of what the files hold. A writer works on a temporary path beside the target, which it holds locked; at the end the
-temporary takes the target's name in one step. The system drops the lock of a process that ends, however it ends: a temporary
-that nobody holds has no writer any more, and the next writer in that folder removes it.
+A writer works on a temporary path beside the target, which it holds locked; at the end the temporary takes the target's name in
+one step. The system drops the lock of a process that ends, however it ends: a temporary that nobody holds has no writer any
+more, and the next writer in that folder removes it.
 
 A folder that is not empty cannot be renamed over. Linux (renameat2) and macOS (renamex_np) exchange two names in one step. Where
 the file system cannot, the old folder is renamed to `.NAME.….old` first, then the new one takes its place: killed between the

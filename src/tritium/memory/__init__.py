@@ -1,6 +1,6 @@
 """The memory API: statistics and settings of the pool, a tensor pool, a tensor cache, packing.
 
-Knows nothing of graphs or perf. The pool itself is below, in buffer.
+The pool itself is below, in buffer.
 """
 
 from tritium.arguments import BYTES, GIB, KIB, MIB, MOST_BYTES, SECONDS, TIB, parse_bytes, parse_seconds

@@ -1,7 +1,4 @@
-"""Settings of the pool of CPU memory and limits of the allocators of other devices.
-
-Knows nothing of tensors.
-"""
+"""Settings of the pool of CPU memory and limits of the allocators of other devices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Many small tensors in one buffer.
-
-Knows nothing of pools and caches.
-"""
+"""Many small tensors in one buffer."""
 
 from __future__ import annotations
 

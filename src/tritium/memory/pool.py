@@ -1,7 +1,4 @@
-"""A pool of tensors of one shape, dtype and device, lent and returned.
-
-Knows nothing of caches.
-"""
+"""A pool of tensors of one shape, dtype and device, lent and returned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The counters of all tensor pools and tensor caches of this process, and their sums.
-
-Knows nothing of what pools and caches hold.
-"""
+"""The counters of all tensor pools and tensor caches of this process, and their sums."""
 
 from __future__ import annotations
 

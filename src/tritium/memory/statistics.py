@@ -1,7 +1,4 @@
-"""Statistics of the pool of CPU memory and of the allocators of other devices, and the memory use of a block of code.
-
-Knows nothing of settings.
-"""
+"""Statistics of the pool of CPU memory and of the allocators of other devices, and the memory use of a block of code."""
 
 from __future__ import annotations
 

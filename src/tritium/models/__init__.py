@@ -1,4 +1,1 @@
-"""Language models with ternary weights: configuration, weights, session, generation, text.
-
-Knows nothing of servers or perf.
-"""
+"""Language models with ternary weights: configuration, weights, session, generation, text."""

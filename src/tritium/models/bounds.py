@@ -1,7 +1,7 @@
 """The logits that can decide the next token, where each is known only by two bounds; and one draw by Gumbel-max.
 
-Knows nothing of models or samplers' options. A token is decided by few of a vocabulary's logits: those that could be the largest,
-among the k largest, or the winner of a draw. `docs/certified.md` has the proofs.
+A token is decided by few of a vocabulary's logits: those that could be the largest, among the k largest, or the winner of a draw.
+`docs/certified.md` has the proofs.
 
 A draw with temperature T takes the token of the largest (logit - best) / T + g, where g is the token's Gumbel number: made from a
 uniform number that depends on the seed of the draw and on the token alone, so that any subset of the tokens can be asked.

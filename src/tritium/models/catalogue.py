@@ -1,6 +1,6 @@
 """The list of models: families that run here, formats that are read and written, and known repositories of the hub.
 
-Knows nothing of weights. Families and formats are those of the code; repositories are in `data/models.json`.
+Families and formats are those of the code; repositories are in `data/models.json`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The certified head of one session: logits within bounds while bounds are enough, the whole head where they are not.
 
-Knows nothing of programs or sampling. One thread at a time.
+One thread at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Embeddings: a text as one vector, pooled from the hidden states of its tokens after the final norm.
 
-Knows nothing of weights. How a model's texts are pooled, and the prompts it was trained with, are read from its files; where they
-say nothing, the last token is taken. A text has the same bits alone and in a batch: padding is never read.
+How a model's texts are pooled, and the prompts it was trained with, are read from its files; where they say nothing, the last
+token is taken. A text has the same bits alone and in a batch: padding is never read.
 
     vectors = model.embed(["In the beginning", "The end"])      # f32 [2, hidden_size], of length 1
 """

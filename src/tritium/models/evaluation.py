@@ -1,6 +1,6 @@
 """EleutherAI's lm-eval on a model: likelihoods of continuations and of texts, and generation until a text.
 
-Knows nothing of tasks. `register()` makes the model "tritium" known to lm-eval, which is then run as usual:
+`register()` makes the model "tritium" known to lm-eval, which is then run as usual:
 
     tritium lm-eval --model_args path=model.gguf --tasks arc_easy
 

@@ -1,7 +1,7 @@
 """Text from a session: tokens picked one after another until something ends it, for one prompt or many at once.
 
-Knows nothing of weights or files. The session holds what was read before: a prompt that begins as the last one did is read
-only from where they part. Also the perplexity of a text.
+The session holds what was read before: a prompt that begins as the last one did is read only from where they part. Also
+the perplexity of a text.
 
     for piece in stream(session, tokenizer, "In the beginning", max_tokens=20):
         ...  # piece.text

@@ -1,8 +1,8 @@
 """Models by name: `owner/repo` of the Hugging Face hub, fetched by `huggingface_hub` (extra `run`) into its cache.
 
-Knows nothing of weights. A path that exists is never a name, and nothing here uses the network for it. Answers of the hub are not
-trusted: names are checked before they become paths, sizes before anything is fetched; pickles and programs are never fetched.
-Tokens are those of `huggingface_hub`'s own settings, and appear in no message.
+A path that exists is never a name, and nothing here uses the network for it. Answers of the hub are not trusted: names are
+checked before they become paths, sizes before anything is fetched; pickles and programs are never fetched. Tokens are those of
+`huggingface_hub`'s own settings, and appear in no message.
 
     path = tt.fetch("microsoft/bitnet-b1.58-2B-4T-gguf")      # what tt.load(…) and every command do with such a name
 """

@@ -1,6 +1,6 @@
 """Language models with ternary weights: loaded from the files of others or our own, ready to run.
 
-Knows nothing of how a network computes. Only a model given by name uses the network, in `hub`.
+Only a model given by name uses the network, in `hub`.
 
     model = tt.load("ggml-model-i2_s.gguf")        # GGUF, safetensors, a directory of Hugging Face, or a name: owner/repo
     print(model.generate("The", max_tokens=20).text)

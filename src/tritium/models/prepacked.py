@@ -1,7 +1,7 @@
 """Our own model file: weights as the kernels read them, so that a model is mapped instead of loaded.
 
-Knows nothing of other formats. It is a safetensors file: `__metadata__` holds the configuration and what each tensor is;
-side files of the tokenizer are tensors of bytes named "file:…". Tiles suit one kind of machine; another repacks them.
+It is a safetensors file: `__metadata__` holds the configuration and what each tensor is; side files of the tokenizer are
+tensors of bytes named "file:…". Tiles suit one kind of machine; another repacks them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sampling: one row of logits in, the id of the next token out. Where nothing but the largest logit counts, that will do.
 
-Knows nothing of models, text or caches. The order of work is fixed:
+The order of work is fixed:
 
 1. penalties (repetition, then frequency and presence), 2. `logit_bias`, 3. your own `processors`, 4. the masks of `Constraint`s,
 5. temperature (0: the largest logit wins and nothing below happens), 6. top-k, 7. typical-p, 8. top-p, 9. min-p, 10. one random draw,

@@ -1,6 +1,6 @@
 """A model at work: the cache of keys and values, what stands in it, and the programs that read and write it.
 
-Knows nothing of text, sampling or files. One thread at a time.
+One thread at a time.
 """
 
 from __future__ import annotations

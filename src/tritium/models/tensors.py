@@ -1,7 +1,4 @@
-"""Tensors in a safetensors file: save them under names, load them over the mapped bytes.
-
-Knows nothing of networks.
-"""
+"""Tensors in a safetensors file: save them under names, load them over the mapped bytes."""
 
 from __future__ import annotations
 

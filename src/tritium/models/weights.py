@@ -1,7 +1,4 @@
-"""From the entries of a model file to the parts of a network: names, shapes, joined projections, tiles for this device.
-
-Knows nothing of containers (io gives entries) or of how the parts are run.
-"""
+"""From the entries of a model file to the parts of a network: names, shapes, joined projections, tiles for this device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Layers of neural networks: `linear` (products with quantised weights), `embedding`, `rope` (positions), `transformer` (its modules)
 and `mixers` (those of hybrid and sparse ones).
-
-Knows nothing of models or files.
 """
 
 from tritium.nn.embedding import QuantEmbedding

@@ -1,8 +1,8 @@
 """LoRA beside the products of a network: each sequence of a batch has its own adapter, or none.
 
-Knows nothing of files or sessions. Where sequence i chose adapter n, a product is y + scaling B_n (A_n x). The A of all adapters are
-one matrix; of its result each sequence keeps the columns of its adapter, and the others are zeros, which add nothing: so numbers do
-not depend on which other adapters there are, nor on who else is in the batch.
+Where sequence i chose adapter n, a product is y + scaling B_n (A_n x). The A of all adapters are one matrix; of its result each
+sequence keeps the columns of its adapter, and the others are zeros, which add nothing: so numbers do not depend on which other
+adapters there are, nor on who else is in the batch.
 """
 
 from __future__ import annotations

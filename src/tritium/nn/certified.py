@@ -1,7 +1,7 @@
 """A float output head that is read through an int8 copy: bounds on all logits, and the exact ones of few rows.
 
-Knows nothing of sampling. The copy has half the bytes of an f16 table, or fewer. Of a row w of the table, its int8 row v (integers
-times their scale), the input x, and y, which is x as a sum of two int8 vectors y1 and y2, the logit that the table gives is within
+The copy has half the bytes of an f16 table, or fewer. Of a row w of the table, its int8 row v (integers times their scale), the
+input x, and y, which is x as a sum of two int8 vectors y1 and y2, the logit that the table gives is within
 
     |w - v| |x| (1 + g)  +  |v| (|x - y| + g |x| + 16 u (|y1| + |y2|))
 

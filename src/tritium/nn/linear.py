@@ -1,7 +1,5 @@
 """Linear layers with quantised weights, prepared once for a device, then called.
 
-Knows nothing of models or files.
-
     layer = tt.nn.BitLinear.from_float(w, bias)     # w: [out, in] floats
     y = layer(x)                                    # x: [in], [tokens, in] or [..., in]
 

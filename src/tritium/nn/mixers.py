@@ -1,7 +1,6 @@
 """Modules of hybrid and sparse transformers: linear attention by the gated delta rule, mixtures of experts, rotated layers.
 
-Knows nothing of models, files or text. As in `transformer`, a module is created from its weights and called with tensors, eagerly or
-while a graph is traced.
+As in `transformer`, a module is created from its weights and called with tensors, eagerly or while a graph is traced.
 
     states = tt.nn.DeltaState.empty(slots=1, net=net)
     y = net(x, states, places)     # x: [batch, tokens, hidden_size]

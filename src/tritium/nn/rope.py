@@ -1,7 +1,4 @@
-"""Rotary position embeddings: the frequencies of a head's pairs, scaled for longer contexts, and their rotation.
-
-Knows nothing of models or files.
-"""
+"""Rotary position embeddings: the frequencies of a head's pairs, scaled for longer contexts, and their rotation."""
 
 from __future__ import annotations
 

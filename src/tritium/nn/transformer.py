@@ -1,7 +1,7 @@
 """The modules of a transformer: embedding, norms, RoPE, attention with a KV cache, MLPs, blocks, output head.
 
-Knows nothing of models, files or text. A module is created from its weights and called with tensors, eagerly or while a
-graph is traced; nothing here decides when to compile.
+A module is created from its weights and called with tensors, eagerly or while a graph is traced; nothing here decides
+when to compile.
 
     cache = tt.nn.KVCache.empty(slots=1, heads=2, capacity=64, size=32)
     y = attention(x, angles, cache, places)     # x: [batch, tokens, hidden_size]

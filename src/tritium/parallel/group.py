@@ -1,7 +1,7 @@
 """The processes that share a model: their ranks, what they exchange, and what is raised when one of them is gone.
 
-Knows nothing of models. All sums and pieces keep their bits: floats are gathered or added as integers of which all but one are zero.
-No wait is without end: a collective has a limit, and signs of life tell which rank an error is about.
+All sums and pieces keep their bits: floats are gathered or added as integers of which all but one are zero. No wait is without end:
+a collective has a limit, and signs of life tell which rank an error is about.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Modules of which each rank holds a part: products, experts, the embedding, the output head. Their results are whole on every rank.
 
-Knows nothing of files or of how a model is divided. They exchange numbers when they are called, so they are called, not traced.
+They exchange numbers when they are called, so they are called, not traced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rows of each weight that a rank holds: its heads of attention, its columns of an MLP, its part of what is added to a layer.
 
-Knows nothing of files or tensors. Every matrix is divided by rows: a row of a product depends on no other, so its bits are those of
-one process, whatever norms, rotations or scales the input has. Results are gathered before the next product reads them.
+Every matrix is divided by rows: a row of a product depends on no other, so its bits are those of one process, whatever norms,
+rotations or scales the input has. Results are gathered before the next product reads them.
 """
 
 from __future__ import annotations

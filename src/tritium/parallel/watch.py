@@ -1,6 +1,6 @@
 """Signs of life of several processes: each writes one to a store every half second, and reads those of the others.
 
-Knows nothing of models or collectives. Rank 0 holds the store: where it does not answer, rank 0 is gone or stopped.
+Rank 0 holds the store: where it does not answer, rank 0 is gone or stopped.
 """
 
 from __future__ import annotations

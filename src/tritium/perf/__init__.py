@@ -1,6 +1,6 @@
 """Numbers one can trust: cases, meters, interleaved measurement, statistics, verdicts, history.
 
-Knows nothing of the command line. `tt.perf.measure` never prints; nothing here invents a number.
+`tt.perf.measure` never prints; nothing here invents a number.
 """
 
 from importlib import import_module

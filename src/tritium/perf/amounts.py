@@ -1,7 +1,4 @@
-"""Amounts as text: times, bytes, joules, counts and rates, three digits with the unit that suits; shares; counted nouns.
-
-Knows nothing of results or tables.
-"""
+"""Amounts as text: times, bytes, joules, counts and rates, three digits with the unit that suits; shares; counted nouns."""
 
 from __future__ import annotations
 

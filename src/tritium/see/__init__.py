@@ -1,6 +1,6 @@
 """Pictures instead of piles of numbers: profiles, memory, monitoring, doctor, targets, reports.
 
-Knows nothing of the command line. `perf` measures, `see` shows: nothing in perf imports it.
+`perf` measures, `see` shows: nothing in perf imports it.
 """
 
 from importlib import import_module

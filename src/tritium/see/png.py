@@ -1,6 +1,6 @@
 """SVG in, PNG out, by resvg (extra `png`): no browser, no network.
 
-Knows nothing of charts. resvg knows no CSS variables: give it a chart with a theme, `charts.svg(chart, theme="light")`.
+resvg knows no CSS variables: give it a chart with a theme, `charts.svg(chart, theme="light")`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An OpenAI-compatible server for one model.
 
-Knows nothing of the command line. `from tritium.serve import Server` is the way in.
+`from tritium.serve import Server` is the way in.
 """
 
 from tritium.serve.asgi import create_app

@@ -1,6 +1,6 @@
 """Access rules of a server: the address it listens on, keys, the names it answers to, web pages it trusts, quotas.
 
-Knows nothing of models or of connections. A key is never written anywhere, and compared in constant time.
+A key is never written anywhere, and compared in constant time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The routes of a server: which path does what, for one model.
 
-Knows nothing of sockets, keys or the life of a server. Text goes through `Answers`, in the protocol of the route; what takes long to
-read or compute is done beside the event loop.
+Text goes through `Answers`, in the protocol of the route; what takes long to read or compute is done beside the event loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The server's routes as an ASGI app, so that TLS, HTTP/2 and workers come from uvicorn, hypercorn or another ASGI server.
 
-Knows nothing of what a request means (`serve.service`). `app` serves the model that TRITIUM_MODEL names, else the one in the package;
-`create_app` takes a model and the options of `Server`. The ASGI server bounds connections, headers and idle times; the app bounds bodies
-before they take memory, the time for one to arrive, and the time a reader leaves its response unread. A client that goes away cancels
-the work done for it.
+`app` serves the model that TRITIUM_MODEL names, else the one in the package; `create_app` takes a model and the options of `Server`. The
+ASGI server bounds connections, headers and idle times; the app bounds bodies before they take memory, the time for one to arrive, and
+the time a reader leaves its response unread. A client that goes away cancels the work done for it.
 """
 
 from __future__ import annotations

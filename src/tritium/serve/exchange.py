@@ -1,7 +1,4 @@
-"""A request and its response, as the front ends (`http`, `asgi`) and the routes (`api`) share them; what one client may take.
-
-Knows nothing of sockets, models or routes.
-"""
+"""A request and its response, as the front ends (`http`, `asgi`) and the routes (`api`) share them; what one client may take."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The threads that turn bodies into prompts and formats into grammars, with a bound on what waits for them and a share for each client.
 
-Knows nothing of HTTP or of models. Short bodies have a thread of their own: however many long ones are being split into
-tokens, a short request waits for short ones only. Formats have one too, so that a large one delays other formats alone.
+Short bodies have a thread of their own: however many long ones are being split into tokens, a short request waits for
+short ones only. Formats have one too, so that a large one delays other formats alone.
 """
 
 from __future__ import annotations

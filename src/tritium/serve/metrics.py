@@ -1,6 +1,6 @@
 """Metrics of a server in Prometheus' format: counters and histograms under the names that dashboards of vLLM know.
 
-Knows nothing of HTTP or models. Times are counted by the scheduler's thread, and read by others; `page` is text of Prometheus' format.
+Times are counted by the scheduler's thread, and read by others; `page` is text of Prometheus' format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page to chat in: one file that talks to its own server and fetches nothing from elsewhere.
 
-Knows nothing of models. The page is for anyone; what it asks for needs the server's key like any other request.
+The page is for anyone; what it asks for needs the server's key like any other request.
 """
 
 from __future__ import annotations

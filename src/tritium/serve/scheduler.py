@@ -1,9 +1,9 @@
 """Many requests, one session: continuous batching in one thread that owns the session.
 
-Knows nothing of HTTP. Each turn admits waiting requests to free slots in the order they came, reads a piece of the prompts, and
-decodes one token for every running request in a single call. What a request has read and said is kept in a prefix cache for those
-that begin alike, and one that begins like a prompt under way waits for it. A reader takes what is there when it likes: pieces it has
-not taken yet are merged, so nobody waits for a slow one and memory is bounded by the tokens asked for.
+Each turn admits waiting requests to free slots in the order they came, reads a piece of the prompts, and decodes one token for every
+running request in a single call. What a request has read and said is kept in a prefix cache for those that begin alike, and one that
+begins like a prompt under way waits for it. A reader takes what is there when it likes: pieces it has not taken yet are merged, so
+nobody waits for a slow one and memory is bounded by the tokens asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An OpenAI-compatible server for one model: a socket and a thread of its own around the routes.
 
-Knows nothing of the bytes on the wire (`serve.http`) nor of what a request means (`serve.service`). Listens on this machine alone
-unless told otherwise; elsewhere it asks for an API key.
+Listens on this machine alone unless told otherwise; elsewhere it asks for an API key.
 """
 
 from __future__ import annotations

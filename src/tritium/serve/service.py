@@ -1,7 +1,6 @@
 """A model behind the routes, without a socket: who may ask what, and how a request becomes a response.
 
-Knows nothing of the bytes on the wire (`serve.http`, `serve.asgi`) nor of the order of work in the model (scheduler). Both front ends
-call the same three methods: `admit` with a header, `handle` with a whole request, `refuse` for what is neither.
+Both front ends call the same three methods: `admit` with a header, `handle` with a whole request, `refuse` for what is neither.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OpenTelemetry spans of requests, named by its semantic conventions for generative AI; no text of a request or a response is in them.
 
-Knows nothing of HTTP beyond headers. The API of OpenTelemetry is used alone: who runs the server chooses SDK and exporter.
+The API of OpenTelemetry is used alone: who runs the server chooses SDK and exporter.
 """
 
 from __future__ import annotations

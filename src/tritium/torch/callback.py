@@ -1,6 +1,6 @@
 """A recipe for transformers' Trainer: its callback sets learning rate, weight decay and lambda before every step.
 
-Knows nothing of data. Imports transformers; `tritium.torch.trainer_callback` imports it when called.
+Imports transformers; `tritium.torch.trainer_callback` imports it when called.
 """
 
 from __future__ import annotations

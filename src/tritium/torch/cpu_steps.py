@@ -1,7 +1,7 @@
 """A training step of a layer on the CPU's kernels: weights are packed for each step, and their product is tritium's.
 
-Knows nothing of modules. Values and gradients have the bits of torch's operations: sums of the product are whole numbers below 2**24, and
-the backward pass multiplies in the order in which autograd would. Kept for it are the tokens, which the caller has, and two bits a weight.
+Values and gradients have the bits of torch's operations: sums of the product are whole numbers below 2**24, and the backward pass
+multiplies in the order in which autograd would. Kept for it are the tokens, which the caller has, and two bits a weight.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Distillation: a ternary student learns a teacher's distribution and the relations of its attention beside the text.
 
-Knows nothing of files. The losses are BitDistill's (arXiv 2510.13998): the KL divergence between the distributions of the next token
-at a temperature, and that between relations of queries, keys and values of one layer (MiniLM, arXiv 2012.15828).
+The losses are BitDistill's (arXiv 2510.13998): the KL divergence between the distributions of the next token at a temperature, and
+that between relations of queries, keys and values of one layer (MiniLM, arXiv 2012.15828).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Weights that FSDP2 gathers as two bits: latent ones that are divided over processes, and the packed ones that come of them.
 
-Knows nothing of layers or of how a model is divided (`tritium.torch.processes`). FSDP2 asks a local tensor what to gather
-(`fsdp_pre_all_gather`) and what is made of it (`fsdp_post_all_gather`): ternary codes, four a byte, and scales. The gathered weight has
-the shape and the gradient of the latent one, and no values in floats.
+FSDP2 asks a local tensor what to gather (`fsdp_pre_all_gather`) and what is made of it (`fsdp_post_all_gather`): ternary codes, four a
+byte, and scales. The gathered weight has the shape and the gradient of the latent one, and no values in floats.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The layer: BitLinear, trained with straight-through estimators in torch, run on tritium's kernels.
 
-Knows nothing of models or files. `tritium.torch` says which path a call takes.
+`tritium.torch` says which path a call takes.
 """
 
 from __future__ import annotations

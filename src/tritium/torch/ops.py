@@ -1,9 +1,9 @@
 """Ternary layers as operators of PyTorch: `torch.ops.tritium.bit_linear` and `torch.ops.tritium.ternary_linear`.
 
-Knows nothing of modules or files. Both have a fake, so that `torch.compile(fullgraph=True)` and `torch.export` take them whole, and
-a gradient: roundings count as the identity. `bit_linear` takes latent weights, which are packed once and again after every write
-that torch counts; `ternary_linear` takes packed ones, as `pack` makes them. On a GPU they run on the kernels of `cuda.linear`, whose
-launches are replayed; elsewhere on those of the device's backend.
+Both have a fake, so that `torch.compile(fullgraph=True)` and `torch.export` take them whole, and a gradient: roundings count as the
+identity. `bit_linear` takes latent weights, which are packed once and again after every write that torch counts; `ternary_linear`
+takes packed ones, as `pack` makes them. On a GPU they run on the kernels of `cuda.linear`, whose launches are replayed; elsewhere on
+those of the device's backend.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training over several processes: models divided by FSDP2 or copied by DDP, gradients and losses that are those of one process.
 
-Knows nothing of loops (`tritium.torch.training`). What is divided are latent weights and the state of the optimiser; what FSDP2 gathers
-for a layer are its ternary codes (`tritium.torch.gathered`), an eighth of the bytes of 16-bit weights.
+What is divided are latent weights and the state of the optimiser; what FSDP2 gathers for a layer are its ternary codes
+(`tritium.torch.gathered`), an eighth of the bytes of 16-bit weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Recipes: how a ternary network is trained, as data that a file holds.
 
-Knows nothing of loops, losses or data. A recipe says which layers become ternary and how, where norms are inserted, and how the
-learning rate, the weight decay and lambda go over the training. `prepare(model, recipe)` applies the first half of it; a loop
-(`tritium.torch.fit`, transformers' Trainer, your own) follows the second.
+A recipe says which layers become ternary and how, where norms are inserted, and how the learning rate, the weight decay and
+lambda go over the training. `prepare(model, recipe)` applies the first half of it; a loop (`tritium.torch.fit`, transformers'
+Trainer, your own) follows the second.
 """
 
 from __future__ import annotations

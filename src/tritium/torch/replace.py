@@ -1,6 +1,6 @@
 """BitLinear in the place of the linear layers of a model: those of torch, and transformers' own ternary ones.
 
-Knows nothing of files or training. `set_lambda` sets how far all layers of a model are quantised.
+`set_lambda` sets how far all layers of a model are quantised.
 """
 
 from __future__ import annotations

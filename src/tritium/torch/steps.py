@@ -1,8 +1,8 @@
 """A training step of a ternary layer as operators of PyTorch: `torch.ops.tritium.train_linear`, and its gradients.
 
-Knows nothing of modules. Forward: latent weights are ternarised and tokens quantised in each call, multiplied as int8 with exact sums, scaled
-and rounded once. Backward, roundings count as the identity; int8 tokens and codes of two bits are saved for it. On a GPU the kernels of
-`cuda.train` run, elsewhere torch's operations with the same results.
+Forward: latent weights are ternarised and tokens quantised in each call, multiplied as int8 with exact sums, scaled and rounded once.
+Backward, roundings count as the identity; int8 tokens and codes of two bits are saved for it. On a GPU the kernels of `cuda.train` run,
+elsewhere torch's operations with the same results.
 """
 
 from __future__ import annotations

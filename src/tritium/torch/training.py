@@ -1,8 +1,8 @@
 """A plain training loop that follows a recipe, and checkpoints from which it goes on as if it had not stopped.
 
-Knows nothing of files of models. A checkpoint has the weights, the optimiser's state, the step, the state of every random generator
-and, where one watches, its records. Schedules depend on the step alone, and so does the data where batches are a function of it. Over
-several processes each trains on its pieces of a batch, and gradients and losses are the means of all pieces.
+A checkpoint has the weights, the optimiser's state, the step, the state of every random generator and, where one watches, its
+records. Schedules depend on the step alone, and so does the data where batches are a function of it. Over several processes each
+trains on its pieces of a batch, and gradients and losses are the means of all pieces.
 """
 
 from __future__ import annotations

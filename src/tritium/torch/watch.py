@@ -1,6 +1,6 @@
 """Records of the layers while a network trains: weights that flip, zeros, norms of gradients; as rows, a file, or TensorBoard.
 
-Knows nothing of loops and pages. `tritium.see.training_page` draws the rows.
+`tritium.see.training_page` draws the rows.
 """
 
 from __future__ import annotations

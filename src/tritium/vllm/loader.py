@@ -1,6 +1,6 @@
 """The load format `tritium` of vLLM: weights from any file that `tritium.io` reads, of each weight the rows of this rank.
 
-Knows nothing of how vLLM multiplies them. The folder has a config.json, as vLLM needs it, and the file.
+The folder has a config.json, as vLLM needs it, and the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Quantisations of vLLM whose weights are ternary: how its linear layers, embeddings and heads hold and multiply them.
 
-Knows nothing of files. Weights are divided by rows on every rank, also those that vLLM divides by columns: the input is gathered, the
-rows of a rank are computed from all of it, and the result is gathered. So every sum has the bits of one process.
+Weights are divided by rows on every rank, also those that vLLM divides by columns: the input is gathered, the rows of a rank are
+computed from all of it, and the result is gathered. So every sum has the bits of one process.
 """
 
 from __future__ import annotations

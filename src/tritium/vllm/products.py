@@ -1,7 +1,7 @@
 """Products with ternary weights as custom ops of PyTorch: torch.compile sees one call with a known result, not what is inside.
 
-Knows nothing of vLLM. A layer is kept under a name, which is what an op takes: kernels hold the weights in an order of their own. On
-a GPU that is what `torch.ops.tritium.ternary_linear` runs on, so calls can be captured; on a CPU it is a layer of `tritium.nn`.
+A layer is kept under a name, which is what an op takes: kernels hold the weights in an order of their own. On a GPU that is what
+`torch.ops.tritium.ternary_linear` runs on, so calls can be captured; on a CPU it is a layer of `tritium.nn`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The weights of a file as tensors whose rows are read when they are used: those that a rank takes, and no others.
 
-Knows nothing of vLLM. An engine narrows a weight to a rank's rows before it copies them; narrowing here reads nothing.
+An engine narrows a weight to a rank's rows before it copies them; narrowing here reads nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -219,16 +219,18 @@ def test_a_killed_worker_of_dask_loses_nothing_and_changes_no_verdict(
         pids: dict[str, int] = {}
 
         class Killing:
-            """Kills the worker that got the first chunk while it measures."""
+            """Kills the worker that got the first chunk, which it would not finish."""
 
             def workers(self) -> set[str]:
                 return machines.workers()
 
             def submit(self, worker: str, fn: Callable[..., Any], *args: Any) -> Any:
-                if fn is cluster.measure_cases and not pids:
-                    pids[worker] = machines.submit(worker, os.getpid).result()
-                    threading.Timer(1.0, os.kill, (pids[worker], signal.SIGKILL)).start()
-                return machines.submit(worker, fn, *args)
+                if fn is not cluster.measure_cases or pids:
+                    return machines.submit(worker, fn, *args)
+                pids[worker] = machines.submit(worker, os.getpid).result()
+                task = machines.submit(worker, time.sleep, 600)
+                os.kill(pids[worker], signal.SIGKILL)
+                return task
 
         results = cluster.measure(options, suites.grid(options), Killing(), journal=tmp_path / "journal")
     assert results.complete

@@ -1,6 +1,6 @@
 """The CPU: native kernels for this machine's instruction set, then NumPy on the same memory.
 
-Knows nothing of tensors or graphs. Without the native library every kernel is the reference's.
+Without the native library every kernel is the reference's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fused product as native code runs it: tapes before and after a native kernel.
 
-Knows nothing of tensors, graphs or memory. `backends.fusion` cuts the fragment, for every device alike.
+`backends.fusion` cuts the fragment, for every device alike.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A quantiser and the dequantize that reads its integers, as one native call: the integers are never stored.
 
-Knows nothing of tensors, graphs or memory. What no kernel can do is refused with a reason, and runs unfused.
+What no kernel can do is refused with a reason, and runs unfused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fragment as a native tape.
 
-Knows nothing of tensors, graphs or memory. What no tape can do is refused with a reason, and runs unfused.
+What no tape can do is refused with a reason, and runs unfused.
 """
 
 from __future__ import annotations

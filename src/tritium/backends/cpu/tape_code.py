@@ -1,8 +1,7 @@
 """Code for a machine with one accumulator: a stretch of elementwise steps as instructions.
 
-Knows nothing of fragments or native code, and of rows only which results need no rounding. A value is a number; an operand
-is a place and a number in it. Every temporary gets a slot of its own first; stores that nobody reads are dropped, and slots
-are shared at the end.
+A value is a number; an operand is a place and a number in it. Every temporary gets a slot of its own first; stores that
+nobody reads are dropped, and slots are shared at the end.
 """
 
 from __future__ import annotations

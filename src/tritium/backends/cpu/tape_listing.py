@@ -1,6 +1,6 @@
 """A tape as it is written: parts of instructions, and what they share.
 
-Knows nothing of native code. Whoever cuts a fragment into parts asks a Writer for operands and code.
+Whoever cuts a fragment into parts asks a Writer for operands and code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fragments of rows as tapes: elementwise steps and functions of whole rows take turns while a row is in the cache.
 
-Knows nothing of native code. Parts come in stages: numbers of one row each, then a stretch for every element, then
-functions of whole rows, whose results the next stage reads.
+Parts come in stages: numbers of one row each, then a stretch for every element, then functions of whole rows,
+whose results the next stage reads.
 """
 
 from __future__ import annotations

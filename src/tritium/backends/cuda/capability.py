@@ -1,7 +1,4 @@
-"""Compute capabilities that kernels tell apart.
-
-Knows nothing of torch or Triton.
-"""
+"""Compute capabilities that kernels tell apart."""
 
 from __future__ import annotations
 

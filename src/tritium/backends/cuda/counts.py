@@ -1,7 +1,4 @@
-"""GPU memory shared by successive launches: counters that are zero between them.
-
-Knows nothing of kernels.
-"""
+"""GPU memory shared by successive launches: counters that are zero between them."""
 
 from __future__ import annotations
 

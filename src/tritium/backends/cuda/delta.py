@@ -1,7 +1,7 @@
 """The gated delta rule by a Triton kernel: a CTA keeps some columns of a head's state in registers for all tokens.
 
-Knows nothing of storages, Tritium's tensors or graphs. Columns are independent, so CTAs share nothing; a token is
-computed in the same order whether it comes alone or not.
+Columns are independent, so CTAs share nothing; a token is computed in the same order whether it comes alone or
+not.
 """
 
 from __future__ import annotations

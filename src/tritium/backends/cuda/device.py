@@ -1,7 +1,7 @@
 """The CUDA backend: torch for memory and dense ops, Triton for Tritium's kernels, CUDA graphs for programs.
 
-Knows nothing of Tritium's tensors or graphs. Work is queued on torch's current stream; a deferred check of values
-computed by a program is raised where the host next waits for the device.
+Work is queued on torch's current stream; a deferred check of values computed by a program is raised where the
+host next waits for the device.
 """
 
 from __future__ import annotations

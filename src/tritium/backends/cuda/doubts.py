@@ -1,8 +1,7 @@
 """The end of a program on a GPU in one Triton kernel: copy small values to their places, and report failed deferred
 checks.
 
-Knows nothing of what is checked, of messages or of graphs. Only flags of failed checks are written. The host reads them
-in pinned memory.
+Only flags of failed checks are written. The host reads them in pinned memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The functions that ops are written with, in Triton: those that `expr` names, and those of ops without one.
 
-Knows nothing of ops, fusion groups or memory. Elements of f16 and bf16 come as f32; integers wrap; a function of floats
-is the one of CUDA's own library, in the precision of its argument. Names of Python are shadowed on purpose: they are
-those of the op table.
+Elements of f16 and bf16 come as f32; integers wrap; a function of floats is the one of CUDA's own library, in the
+precision of its argument. Names of Python are shadowed on purpose: they are those of the op table.
 """
 
 from __future__ import annotations

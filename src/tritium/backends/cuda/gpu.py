@@ -1,7 +1,4 @@
-"""A GPU as launches see it: what kernels are chosen by, which device is current, whether a graph is being captured.
-
-Knows nothing of kernels.
-"""
+"""A GPU as launches see it: what kernels are chosen by, which device is current, whether a graph is being captured."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Programs as CUDA graphs: captured for the memory they read and write, then replayed without Python between their
 calls.
 
-Knows nothing of ops or Tritium's tensors. Written arguments, results and deferred checks are settled at a graph's end,
-in one launch where they are small. There are two ways. By copies: new arguments are copied into the graph's own memory,
-and results out of it; this serves any arguments. Directly: where the arguments have the same addresses as at the last
-call, a graph is captured that reads them there, and returns memory of its own while nobody holds what it returned
-before. Where copies would take longer than launches, a program runs without a graph.
+Written arguments, results and deferred checks are settled at a graph's end, in one launch where they are small. There
+are two ways. By copies: new arguments are copied into the graph's own memory, and results out of it; this serves any
+arguments. Directly: where the arguments have the same addresses as at the last call, a graph is captured that reads
+them there, and returns memory of its own while nobody holds what it returned before. Where copies would take longer
+than launches, a program runs without a graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Triton's cache keys of kernels, the same in every process.
-
-Knows nothing of what kernels compute.
-"""
+"""Triton's cache keys of kernels, the same in every process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Compiled kernels launched without Triton's Python: parameters are packed once, a call writes two addresses and
 launches.
 
-Knows nothing of which kernels there are. `launcher.c` is built when it is first needed, by the C compiler with which
-Triton builds its own launchers, and kept in Triton's cache. Where it cannot be built, or a kernel has parameters of
-another kind, `prepared` returns None and says why in the log; the caller launches through Triton, which takes the host
-longer.
+`launcher.c` is built when it is first needed, by the C compiler with which Triton builds its own launchers, and kept
+in Triton's cache. Where it cannot be built, or a kernel has parameters of another kind, `prepared` returns None and
+says why in the log; the caller launches through Triton, which takes the host longer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Programmatic dependent launch: a kernel may start before the one in front of it is done, and waits before it reads or
 writes anything that one may.
-
-Knows nothing of what kernels compute.
 """
 
 from __future__ import annotations

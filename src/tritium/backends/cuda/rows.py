@@ -1,7 +1,6 @@
 """The kernels of all ops on a GPU: Tritium's where Triton is installed, torch's for the others.
 
-Knows nothing of storages, Tritium's tensors or graphs. A check of values is left to `doubt`, which waits for the
-device, unless a program is being captured.
+A check of values is left to `doubt`, which waits for the device, unless a program is being captured.
 """
 
 from __future__ import annotations

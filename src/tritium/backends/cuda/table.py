@@ -1,7 +1,6 @@
 """Rows of a quantised table by index in one Triton kernel, which unpacks and scales them and reports what is wrong with them.
 
-Knows nothing of ops, Tritium's tensors or deferred checks. Nothing waits for the host; an index out of range reads
-nothing, and its row is zeros.
+Nothing waits for the host; an index out of range reads nothing, and its row is zeros.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Rows of a table by index in one Triton kernel, which copies bits and reports indices out of range.
 
-Knows nothing of ops, Tritium's tensors or deferred checks. Nothing waits for the host; an index out of range reads
-nothing, and its row is zeros.
+Nothing waits for the host; an index out of range reads nothing, and its row is zeros.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The devices of MLX: Apple's GPU and its CPU, which share one memory, and on Linux the CPU alone.
 
-Knows nothing of tensors or graphs. MLX is lazy: a call writes down what to do, and reading or waiting does it. What needs
-Metal is not yet run on a Mac.
+MLX is lazy: a call writes down what to do, and reading or waiting does it. What needs Metal is not yet run on a Mac.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The exact ternary product as a Metal kernel: int8 activations, tern2 weights, int32 sums. Not yet run on a Mac.
 
-Knows nothing of the table or of streams. Where it is not used, `refusal` says why; MLX's own product of quantised weights then stands in.
+Where it is not used, `refusal` says why; MLX's own product of quantised weights then stands in.
 """
 
 from __future__ import annotations

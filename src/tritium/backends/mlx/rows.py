@@ -1,6 +1,6 @@
 """The rows of the table as MLX has them: one function each where that is exact enough, a few otherwise.
 
-Knows nothing of tensors, storages or streams. Longer rows are in `elements`; these go before them.
+Longer rows are in `elements`; these go before them.
 """
 
 from __future__ import annotations

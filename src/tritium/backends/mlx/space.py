@@ -1,6 +1,6 @@
 """MLX as the namespace that `elements` writes its rows over, with what its own functions lack in f64.
 
-Knows nothing of tensors, storages or the table. Imports mlx, so only the MLX backend imports it.
+Imports mlx, so only the MLX backend imports it.
 """
 
 from __future__ import annotations

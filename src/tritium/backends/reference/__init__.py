@@ -1,4 +1,1 @@
-"""The definition of every op in NumPy, and the backend of last resort.
-
-Knows nothing of other backends.
-"""
+"""The definition of every op in NumPy, and the backend of last resort."""

@@ -1,7 +1,4 @@
-"""Casts of elements from one dtype to another, in NumPy: the same on every CPU, each rounded once.
-
-Knows nothing of rows or devices.
-"""
+"""Casts of elements from one dtype to another, in NumPy: the same on every CPU, each rounded once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The largest logit through an int8 copy of a head in NumPy, and the numbers of its bounds, which every kernel takes from here.
 
-Knows nothing of tensors, sampling or other backends. `docs/certified.md` has the proof.
+`docs/certified.md` has the proof.
 """
 
 from __future__ import annotations

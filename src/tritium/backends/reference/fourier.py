@@ -1,7 +1,4 @@
-"""Discrete Fourier transforms along one axis, in NumPy: f32 in f32, f64 in f64.
-
-Knows nothing of rows or devices.
-"""
+"""Discrete Fourier transforms along one axis, in NumPy: f32 in f32, f64 in f64."""
 
 from __future__ import annotations
 

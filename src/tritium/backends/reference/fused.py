@@ -1,6 +1,6 @@
 """The op `fused` in NumPy: the steps of its body, one after another.
 
-Knows nothing of tensors or graphs. A backend with something faster lists it before this.
+A backend with something faster lists it before this.
 """
 
 from __future__ import annotations

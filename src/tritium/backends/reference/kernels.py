@@ -1,6 +1,6 @@
 """The definition of every op, in NumPy: the fast kernels are held to it, and it is the backend of last resort.
 
-Knows nothing of tensors, graphs or other backends. A kernel is NumPy's own shape: kernel(*ins, out=None, **attrs).
+A kernel is NumPy's own shape: kernel(*ins, out=None, **attrs).
 """
 
 from __future__ import annotations

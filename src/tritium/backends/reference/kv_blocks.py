@@ -1,7 +1,4 @@
-"""The ops of KV caches of integers in NumPy: part of the reference.
-
-Knows nothing of tensors or other backends.
-"""
+"""The ops of KV caches of integers in NumPy: part of the reference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Factorisations of matrices, in NumPy (LAPACK): f16 and bf16 are computed in f32 and rounded once, at the end.
-
-Knows nothing of rows or devices.
-"""
+"""Factorisations of matrices, in NumPy (LAPACK): f16 and bf16 are computed in f32 and rounded once, at the end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The ops of mixers in NumPy: the Hadamard transform, ops with a state of their sequence, products of experts.
 
-Knows nothing of tensors or other backends. Every float step is one f32 operation in a fixed order, so that every native kernel
-gives the same bits.
+Every float step is one f32 operation in a fixed order, so that every native kernel gives the same bits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The layout of the integers of each packed dtype, in NumPy: the definition that native kernels and file formats are held to.
 
-Knows nothing of tensors, devices or files. `Packed` is what the reference kernels see of a packed tensor.
+`Packed` is what the reference kernels see of a packed tensor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random numbers as the reference draws them: Philox4x32-10, so that element i depends on the seed and on i alone.
 
-Knows nothing of generators or their state. Native kernels draw the same stream bit for bit.
+Native kernels draw the same stream bit for bit.
 """
 
 from __future__ import annotations

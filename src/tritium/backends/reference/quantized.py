@@ -1,7 +1,7 @@
 """The quantising ops in NumPy: part of the reference, apart because packed operands come as `Packed`.
 
-Knows nothing of tensors or other backends. Every float step is one f32 operation (means are summed in f64) in a fixed
-order, so that every kernel on every device gives the same bits.
+Every float step is one f32 operation (means are summed in f64) in a fixed order, so that every kernel on every device
+gives the same bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Attention over caches by torch, on its CPU: sequence by sequence, over what is filled and no more.
 
-Knows nothing of storages, tensors of ours or graphs. It reads the places on the host, which costs nothing there; other devices
-take the rows of `elements`.
+It reads the places on the host, which costs nothing there; other devices take the rows of `elements`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows that torch carries out on complex numbers, on the host.
 
-Knows nothing of storages, tensors of ours or graphs. Rows of real numbers are made for floats and integers: none of them is
-used for complex numbers unless it only moves elements, and is listed here.
+Rows of real numbers are made for floats and integers: none of them is used for complex numbers unless it only moves
+elements, and is listed here.
 """
 
 from __future__ import annotations

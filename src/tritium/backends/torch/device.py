@@ -1,7 +1,7 @@
 """The backend that torch carries out: a storage holds one torch tensor, kernels are torch's functions.
 
-Knows nothing of tensors of ours or graphs. A torch tensor that is held never requires a gradient, so nothing here is recorded
-for autograd; those that leave or enter are detached.
+A torch tensor that is held never requires a gradient, so nothing here is recorded for autograd; those that leave or enter are
+detached.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows that torch carries out element by element, casts among them.
 
-Knows nothing of storages, tensors of ours or graphs. Where torch's own function is not what the row says (the nearest number,
-the sign of a zero, a division by zero), it is put right here.
+Where torch's own function is not what the row says (the nearest number, the sign of a zero, a division by zero), it is put
+right here.
 """
 
 from __future__ import annotations

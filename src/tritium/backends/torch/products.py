@@ -1,7 +1,4 @@
-"""Products by torch: of floats, and of int8 activations with integer weights, whose int32 sums are exact.
-
-Knows nothing of storages, tensors of ours or graphs.
-"""
+"""Products by torch: of floats, and of int8 activations with integer weights, whose int32 sums are exact."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The function of torch that carries out each op. What takes more than a few lines is in `elements`, over torch's namespace.
 
-Knows nothing of storages, tensors of ours or graphs. A kernel is a maker: maker(out, **attrs) gives a function of torch
-tensors. What it gives is new memory, never that of an operand, since results may be written in place later.
+A kernel is a maker: maker(out, **attrs) gives a function of torch tensors. What it gives is new memory, never that of
+an operand, since results may be written in place later.
 """
 
 from __future__ import annotations

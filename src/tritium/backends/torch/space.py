@@ -1,7 +1,6 @@
 """torch as the namespace that rows are written over (`elements`): dtypes, casts, and the few functions whose names differ.
 
-Knows nothing of storages, tensors of ours or graphs. Nothing here depends on torch's global defaults: dtype and device are
-always named.
+Nothing here depends on torch's global defaults: dtype and device are always named.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""u16, u32 and u64 by way of int64: torch keeps them, but computes with few of them.
-
-Knows nothing of storages, tensors of ours or graphs.
-"""
+"""u16, u32 and u64 by way of int64: torch keeps them, but computes with few of them."""
 
 from __future__ import annotations
 

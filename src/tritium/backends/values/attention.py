@@ -1,7 +1,7 @@
 """The rows of attention over values of a library.
 
-Knows nothing of MLX or torch. Attention is computed in f64 and rounded to f32 at the end, so that the order of its sums does
-not show; on a device without f64 in f32, whose last bits may depend on how many tokens are given at once.
+Attention is computed in f64 and rounded to f32 at the end, so that the order of its sums does not show; on a device without
+f64 in f32, whose last bits may depend on how many tokens are given at once.
 """
 
 from __future__ import annotations

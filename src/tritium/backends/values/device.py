@@ -1,7 +1,7 @@
 """Devices whose own library keeps the memory: a storage holds one of its values, kernels take values and give values.
 
-Knows nothing of MLX, torch, tensors or graphs. A write puts another value in place of the old one; only where others see the
-memory (a tensor of the user's own, on a library that can write) does it go there.
+A write puts another value in place of the old one; only where others see the memory (a tensor of the user's own, on a
+library that can write) does it go there.
 """
 
 from __future__ import annotations

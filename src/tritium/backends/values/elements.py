@@ -1,6 +1,6 @@
 """Rows of the table written once over a small namespace, for devices whose own library keeps values.
 
-Knows nothing of MLX or torch. A maker takes what will come out and the attributes, and gives a function of values.
+A maker takes what will come out and the attributes, and gives a function of values.
 """
 
 from __future__ import annotations

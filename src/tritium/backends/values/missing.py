@@ -1,7 +1,4 @@
-"""Rows that a device does not have, and why: known without its library, so that the page of operations can tell.
-
-Knows nothing of kernels.
-"""
+"""Rows that a device does not have, and why: known without its library, so that the page of operations can tell."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The rows of mixers over values of a library: the Hadamard transform, rows with a state of their sequence, products of experts.
 
-Knows nothing of MLX or torch. Sequences of a batch are computed together, token by token; sums over a state are the library's own,
-so that their last bits may differ from the CPU's. The Hadamard transform and the products of experts, but for those of float
-activations, have the reference's bits.
+Sequences of a batch are computed together, token by token; sums over a state are the library's own, so that their last bits may
+differ from the CPU's. The Hadamard transform and the products of experts, but for those of float activations, have the reference's
+bits.
 """
 
 from __future__ import annotations

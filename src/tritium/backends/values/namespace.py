@@ -1,6 +1,6 @@
 """One small namespace of functions that MLX and torch have in common, and the casts and indices that ops over it need.
 
-Knows nothing of either library, of devices or tensors. `elements` writes rows once over it.
+`elements` writes rows once over it.
 """
 
 from __future__ import annotations

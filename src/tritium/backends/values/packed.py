@@ -1,6 +1,6 @@
 """The layout of the integers of each packed dtype, over values of a library: that of `backends.reference.packed`, in its order.
 
-Knows nothing of MLX or torch. A byte holds one to five fields; a dtype says how they are read and joined.
+A byte holds one to five fields; a dtype says how they are read and joined.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The quantising rows over values of a library: bit for bit what `backends.reference.quantized` says.
 
-Knows nothing of MLX or torch. Every float step is one f32 operation (means are summed in f64) in a fixed order; the sums of
-products are exact.
+Every float step is one f32 operation (means are summed in f64) in a fixed order; the sums of products are exact.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random numbers over values of a library: the stream of `backends.reference.philox` bit for bit.
 
-Knows nothing of MLX or torch. Everything is done in i64, whose products and sums wrap as those of 64 bits without sign do.
+Everything is done in i64, whose products and sums wrap as those of 64 bits without sign do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Programs in files: graphs as text, captured tensors as data, the structure of arguments and results.
-
-Knows nothing of how a program is compiled.
-"""
+"""Programs in files: graphs as text, captured tensors as data, the structure of arguments and results."""

@@ -1,7 +1,7 @@
 """A folder of optimised programs: those that one process has compiled, another one loads.
 
-Knows nothing of how a function is traced. A program is found by a key of its graph as written, the layouts of its tensors, the
-version of the package, the instruction set and the device. Captured tensors are not stored: the traced function has them.
+A program is found by a key of its graph as written, the layouts of its tensors, the version of the package, the instruction
+set and the device. Captured tensors are not stored: the traced function has them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A program in a safetensors file: the graph as written and as optimised, in text, and the tensors it captured.
 
-Knows nothing of how a program is compiled. Everything is checked before it is used: sizes, a checksum of the description and one
-of each tensor, and every line of the graphs by the shape rule of its op. Nothing is evaluated or unpickled.
+Everything is checked before it is used: sizes, a checksum of the description and one of each tensor, and every line of the
+graphs by the shape rule of its op. Nothing is evaluated or unpickled.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The structure of arguments and results as values of JSON, and back.
 
-Knows nothing of files. Values that are no tensors are written as graphs write attributes: nothing is evaluated when they are read.
+Values that are no tensors are written as graphs write attributes: nothing is evaluated when they are read.
 """
 
 from __future__ import annotations

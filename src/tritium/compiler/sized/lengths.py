@@ -1,7 +1,4 @@
-"""Lengths: the sizes that the tensors of calls of one structure had, and which of them vary.
-
-Knows nothing of how a function is traced or compiled.
-"""
+"""Lengths: the sizes that the tensors of calls of one structure had, and which of them vary."""
 
 from __future__ import annotations
 

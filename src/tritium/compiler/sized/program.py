@@ -1,7 +1,7 @@
 """SizedProgram: a compiled graph whose sizes vary. Passes, fusion, order and kernels are decided once, for all of them.
 
-Knows nothing of how arguments are bound to a Python function. Each number of the program (a shape, a stride, an offset, an
-attribute) is a polynomial of the sizes; native code evaluates them for the sizes of a call.
+Each number of the program (a shape, a stride, an offset, an attribute) is a polynomial of the sizes; native code evaluates
+them for the sizes of a call.
 """
 
 from __future__ import annotations

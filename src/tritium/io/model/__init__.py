@@ -1,4 +1,1 @@
-"""A model file as one model: entries by name, from any container.
-
-Knows nothing of tensors or devices.
-"""
+"""A model file as one model: entries by name, from any container."""

@@ -1,7 +1,4 @@
-"""A GGUF file as a model: the codec of each tensor, and the order of its rows.
-
-Knows nothing of other containers.
-"""
+"""A GGUF file as a model: the codec of each tensor, and the order of its rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Safetensors files as a model: packed weights joined with their scales, interpreted by the configuration.
-
-Knows nothing of other containers.
-"""
+"""Safetensors files as a model: packed weights joined with their scales, interpreted by the configuration."""
 
 from __future__ import annotations
 

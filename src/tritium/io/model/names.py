@@ -1,6 +1,6 @@
 """Names in GGUF and in Hugging Face: tensors, configuration keys, architectures, and the order of Q and K rows.
 
-Knows nothing of files or weights. Hugging Face's names are the common ones. What distinguishes families is in `tritium.families`.
+Hugging Face's names are the common ones. What distinguishes families is in `tritium.families`.
 """
 
 from __future__ import annotations

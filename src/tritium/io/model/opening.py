@@ -1,6 +1,6 @@
 """Open GGUF files, safetensors files, and the directories of Hugging Face and MLX.
 
-Knows nothing of writing. The readers check every byte before it is used.
+The readers check every byte before it is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The supported metadata keys of GGUF, and transforms of activations: what could change the results is rejected by name.
 
-Knows nothing of weights. The tables of keys are those of `tritium.families`.
+The tables of keys are those of `tritium.families`.
 """
 
 from __future__ import annotations

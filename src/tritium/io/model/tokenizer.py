@@ -1,7 +1,4 @@
-"""Convert vocabularies between tokenizer.json and the tokenizer keys of GGUF: byte-level BPE only; others are reported.
-
-Knows nothing of weights.
-"""
+"""Convert vocabularies between tokenizer.json and the tokenizer keys of GGUF: byte-level BPE only; others are reported."""
 
 from __future__ import annotations
 

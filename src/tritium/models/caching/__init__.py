@@ -1,4 +1,1 @@
-"""The contents of slots, kept beyond a request: as bytes, as pages shared by all requests, and as files.
-
-Knows nothing of text, sampling or scheduling.
-"""
+"""The contents of slots, kept beyond a request: as bytes, as pages shared by all requests, and as files."""

@@ -1,7 +1,6 @@
 """The blocks of a paged KV cache: which are free, and which each slot has.
 
-Knows nothing of tensors, tokens or models. A sequence takes a block when it grows into it, so memory is taken by what sequences hold
-and not by the longest there may be.
+A sequence takes a block when it grows into it, so memory is taken by what sequences hold and not by the longest there may be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contents of a slot as a file: its tokens, their keys and values, and the states of recurrent layers, in a safetensors file.
 
-Knows nothing of models. A file may come from anyone: its size is bounded by what a slot of this session can hold before a byte is
-read, every size in it is checked against the session's own, and a checksum of each part before anything is written to a slot.
+A file may come from anyone: its size is bounded by what a slot of this session can hold before a byte is read, every size in it
+is checked against the session's own, and a checksum of each part before anything is written to a slot.
 """
 
 from __future__ import annotations

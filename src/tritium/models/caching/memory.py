@@ -1,7 +1,7 @@
 """The memory of the slots of a session as bytes: what each token takes, and what each recurrent state takes.
 
-Knows nothing of models or tokens. A session has two kinds of tensors: positional ones [slots, heads, capacity, D], of which tokens
-take a part each, and states [slots, ...], which hold all tokens of a slot as one. Positional ones may be paged: [blocks, heads, BLOCK, D].
+A session has two kinds of tensors: positional ones [slots, heads, capacity, D], of which tokens take a part each, and states [slots, ...],
+which hold all tokens of a slot as one. Positional ones may be paged: [blocks, heads, BLOCK, D].
 """
 
 from __future__ import annotations

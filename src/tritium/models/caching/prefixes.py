@@ -1,9 +1,9 @@
 """Prefixes of all requests: a radix tree over token ids whose edges are pages of the KV cache, within a bound of bytes.
 
-Knows nothing of text or scheduling. A page holds the keys and values of up to PAGE tokens of every layer, as the bytes they have in a
-slot, in the memory of the host. A node is one page, and the path to it says which tokens came before: so a page is right for every
-request that begins with these tokens. A match ends at any token, also inside a page. A node is referenced by its children and by the
-requests that run on it; when the bound is reached, the least recently used node without references makes way.
+A page holds the keys and values of up to PAGE tokens of every layer, as the bytes they have in a slot, in the memory of the host. A
+node is one page, and the path to it says which tokens came before: so a page is right for every request that begins with these
+tokens. A match ends at any token, also inside a page. A node is referenced by its children and by the requests that run on it; when
+the bound is reached, the least recently used node without references makes way.
 
 Of recurrent models a node also keeps snapshots: the states of all layers after a number of its tokens. A match ends at a snapshot.
 """

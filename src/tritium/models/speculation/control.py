@@ -1,7 +1,7 @@
 """The number of tokens to guess: from the measured cost of steps, and from how often guesses came true.
 
-Knows nothing of models or of how tokens are guessed. A step of n rows takes about as long as the next larger program; its time is measured
-whenever one runs, so the curve is that of this machine, this model and this moment.
+A step of n rows takes about as long as the next larger program; its time is measured whenever one runs, so the curve is that of this
+machine, this model and this moment.
 """
 
 from __future__ import annotations

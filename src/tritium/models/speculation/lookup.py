@@ -1,7 +1,4 @@
-"""Guesses by lookup: what followed the last tokens the last time they occurred in the sequence.
-
-Knows nothing of models.
-"""
+"""Guesses by lookup: what followed the last tokens the last time they occurred in the sequence."""
 
 from __future__ import annotations
 

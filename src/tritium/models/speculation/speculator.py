@@ -1,6 +1,6 @@
 """Guesses for the sequences of a session: by lookup in the sequence itself, else by a smaller model; how many, by what they cost.
 
-Knows nothing of text or scheduling. One thread at a time, that of the session.
+One thread at a time, that of the session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""The text of a model: tokenizer, vocabulary, and chat templates within bounds.
-
-Knows nothing of networks or sessions.
-"""
+"""The text of a model: tokenizer, vocabulary, and chat templates within bounds."""

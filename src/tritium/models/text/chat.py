@@ -1,7 +1,7 @@
 """Messages to one prompt, by the chat template of a model: Jinja in a sandbox, bounded in time and size.
 
-Knows nothing of models. Templates come with model files and are not trusted: they see messages as plain data, reach
-nothing of Python, and stop after MAX_SECONDS of work or at the bounds of `models.chat_budget`. Needs `jinja2` (extra `run`).
+Templates come with model files and are not trusted: they see messages as plain data, reach nothing of Python, and stop after
+MAX_SECONDS of work or at the bounds of `models.chat_budget`. Needs `jinja2` (extra `run`).
 
     prompt = render(tokenizer.chat_template, [{"role": "user", "content": "Hello"}], bos_token="<s>")
 """

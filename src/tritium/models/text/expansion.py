@@ -1,7 +1,7 @@
 """The number of characters that the steps of a tokenizer.json can make of one: bounded when it is read, measured before a long text.
 
-Knows nothing of vocabularies. A step such as Replace may write twenty characters for one; five of them in a row make three
-million. What a step can do at most follows from its type and its fields.
+A step such as Replace may write twenty characters for one; five of them in a row make three million. What a step can do at
+most follows from its type and its fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The vocabulary of a model folder or of a GGUF file as a tokenizer.
 
-Knows nothing of weights or of chats. Byte vocabularies need no package; others need `tokenizers` (extra `run`). Files are
-not trusted: sizes are bounded, nothing in them is run, and errors name the file and the field.
+Byte vocabularies need no package; others need `tokenizers` (extra `run`). Files are not trusted: sizes are bounded,
+nothing in them is run, and errors name the file and the field.
 """
 
 from __future__ import annotations

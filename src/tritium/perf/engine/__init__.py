@@ -1,4 +1,1 @@
-"""Measuring: fresh processes, calibrated batches, interleaved rounds.
-
-Knows nothing of verdicts.
-"""
+"""Measuring: fresh processes, calibrated batches, interleaved rounds."""

@@ -1,8 +1,8 @@
 """Instructions of a call where the processor shows no counters: the worker runs in valgrind's callgrind, which counts them.
 
-Knows nothing of plans or verdicts. One process of each contender is started so, with one thread, and calls are counted
-between two markers: a function of the C library that nothing else calls, before which callgrind writes what it counted
-since. Valgrind knows instructions up to AVX2, so kernels for later ones are not the ones counted; the source says so.
+One process of each contender is started so, with one thread, and calls are counted between two markers: a function of
+the C library that nothing else calls, before which callgrind writes what it counted since. Valgrind knows instructions
+up to AVX2, so kernels for later ones are not the ones counted; the source says so.
 """
 
 from __future__ import annotations

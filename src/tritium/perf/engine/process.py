@@ -1,6 +1,6 @@
 """A worker process seen from outside: started fresh, asked, stopped while others run, killed when it takes too long.
 
-Knows nothing of cases. Whatever happens to the process becomes a `GoneError` with a status and a reason.
+Whatever happens to the process becomes a `GoneError` with a status and a reason.
 """
 
 from __future__ import annotations

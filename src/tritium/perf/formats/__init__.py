@@ -1,4 +1,1 @@
-"""Formats of other tools: exports, imports, GitHub Actions.
-
-Knows nothing of measuring.
-"""
+"""Formats of other tools: exports, imports, GitHub Actions."""

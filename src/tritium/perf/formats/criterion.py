@@ -1,6 +1,6 @@
 """Results of Rust's criterion: its folder target/criterion, or the messages of cargo-criterion.
 
-Knows nothing of building or running Rust. Of a folder, the newest run of each benchmark is read, never a saved baseline.
+Of a folder, the newest run of each benchmark is read, never a saved baseline.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results in the formats of other tools: pytest-benchmark, github-action-benchmark, Bencher, Otava, CSV, telemetry, Markdown.
 
-Knows nothing of measuring or of where the text goes. Nothing is rounded, what was not measured is left out or marked, and
-names are escaped. CSV and pytest-benchmark files are read back by `imports`.
+Nothing is rounded, what was not measured is left out or marked, and names are escaped. CSV and pytest-benchmark files are
+read back by `imports`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fields of files that other tools wrote: each is checked for type, size and range before it is used.
 
-Knows nothing of any one format. Names stay text, numbers are finite, arrays are counted, and every error names the place.
+Names stay text, numbers are finite, arrays are counted, and every error names the place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results of other tools and Tritium's own files, read as `Results`; the format is detected from the content.
 
-Knows nothing of comparing. Files are untrusted: size, depth, types and numbers are checked, names stay text, and nothing
-in them is run. What such a file lacks (raw values, the machine) is recorded in flags and notes.
+Files are untrusted: size, depth, types and numbers are checked, names stay text, and nothing in them is run. What such a
+file lacks (raw values, the machine) is recorded in flags and notes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Results of llama.cpp's llama-bench: one test of a model per row.
-
-Knows nothing of running models.
-"""
+"""Results of llama.cpp's llama-bench: one test of a model per row."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Latencies of load tests: k6 and locust, a case for each kind of request.
 
-Knows nothing of comparing. Failed requests are counted and flagged: their latency is in the values too, as in the tools.
+Failed requests are counted and flagged: their latency is in the values too, as in the tools.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Results of tools for compiled programs: Google Benchmark, hyperfine and NVBench.
 
-Knows nothing of comparing. What a file lacks (raw values, the machine) is recorded in flags and notes.
+What a file lacks (raw values, the machine) is recorded in flags and notes.
 """
 
 from __future__ import annotations

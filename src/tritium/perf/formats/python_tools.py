@@ -1,6 +1,6 @@
 """Results of Python's benchmark tools: pytest-benchmark, pyperf and asv.
 
-Knows nothing of comparing. What a file lacks (raw values, the machine) is recorded in flags and notes.
+What a file lacks (raw values, the machine) is recorded in flags and notes.
 """
 
 from __future__ import annotations

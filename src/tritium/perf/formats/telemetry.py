@@ -1,6 +1,6 @@
 """Families of metrics as text for Prometheus and OpenMetrics, and as JSON for OpenTelemetry (OTLP).
 
-Knows nothing of results or of where the text goes. A family without a value is left out.
+A family without a value is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Verdicts, the regression gate, and a self-test that measures the gate.
-
-Knows nothing of the command line.
-"""
+"""Verdicts, the regression gate, and a self-test that measures the gate."""

@@ -1,6 +1,6 @@
 """Two revisions of this package, checked out, built the same way and verified, ready to be measured side by side.
 
-Knows nothing of measuring. The revision is built from a git worktree in a temporary folder; the checkout is left as it is.
+The revision is built from a git worktree in a temporary folder; the checkout is left as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results in, verdicts out: contenders measured side by side, or a run beside a stored one.
 
-Knows nothing of measuring, files or exit codes of commands. Pure: the same results produce the same verdicts. A case that is
-missing, failed, unsteady, too small or of other work is a verdict too, never a pass.
+Pure: the same results produce the same verdicts. A case that is missing, failed, unsteady, too small or of other work is a
+verdict too, never a pass.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Drift of the machine between runs of different days, and the change of a case after it is subtracted.
 
-Knows nothing of verdicts. Numbers below are from pairs of unchanged runs on shared machines (docs/measuring.md).
+Numbers below are from pairs of unchanged runs on shared machines (docs/measuring.md).
 
 A machine drifts in two ways that have little to do with each other: how fast it computes and how fast it moves memory. So
 every run measures two canaries, one of each kind. A case that fits into the core's own caches follows the first. One that

@@ -1,6 +1,6 @@
 """The noise floor of this machine: how far equal code was from equal in `tritium selftest --aa`, stored in a file.
 
-Knows nothing of how it is measured. No margin of a gate is below twice the floor.
+No margin of a gate is below twice the floor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The change between two results of one process each, as most other tools write them.
 
-Knows nothing of verdicts. The values of one process say how well its own median is known, and nothing of how far the next
-process would be from it: memory is placed elsewhere, the clock has changed. So a spread between processes is assumed, the
-same that two runs without canaries get, and a note says so.
+The values of one process say how well its own median is known, and nothing of how far the next process would be from it:
+memory is placed elsewhere, the clock has changed. So a spread between processes is assumed, the same that two runs
+without canaries get, and a note says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Verdicts of a suite for people: a page for a terminal, and one in Markdown.
 
-Knows nothing of how they were reached. What matters is first and says what to do next; the rest is counted.
+What matters is first and says what to do next; the rest is counted.
 """
 
 from __future__ import annotations

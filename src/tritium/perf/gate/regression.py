@@ -1,7 +1,7 @@
 """The regression gate: a measurement beside a stored baseline, or beside another revision measured in the same job.
 
-Knows nothing of the command line. Tests are planned before the first one: at most two more looks at what is
-inconclusive, and one confirmation of what is slower with fresh processes. Never "again until it is green".
+Tests are planned before the first one: at most two more looks at what is inconclusive, and one confirmation
+of what is slower with fresh processes. Never "again until it is green".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Self-test of the gate on this machine: its false-alarm rate on equal code, and the smallest slow-down it detects.
 
-Knows nothing of the command line. A/A: both contenders run the same code. With `extra` one case of the second contender has
-that much more work (rows, or outputs of a layer), so that what must be detected is known.
+A/A: both contenders run the same code. With `extra` one case of the second contender has that much more work (rows, or
+outputs of a layer), so that what must be detected is known.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cases of the self-test: five ops of Tritium, one of them with extra work for the second contender.
 
-Knows nothing of gates. A worker imports this file, so it imports little.
+A worker imports this file, so it imports little.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Defines the exit codes of every command that measures: those of a gate, and those of a measurement that judges nothing.
 
-Knows nothing of statistics or files. The words are defined here once; pages for people use them.
+The words are defined here once; pages for people use them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Meters and sensors: a value, or the reason why there is none.
-
-Knows nothing of cases.
-"""
+"""Meters and sensors: a value, or the reason why there is none."""

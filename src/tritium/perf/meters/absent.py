@@ -1,6 +1,6 @@
 """A value that was not measured: one of nine reasons, and a sentence.
 
-Knows nothing of sensors. Unknown is never 0 and never NaN: it is this.
+Unknown is never 0 and never NaN: it is this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Apple's chips: energy of the processor, GPU and neural engine by IOReport, else powermetrics; the battery by ioreg.
 
-Knows nothing of windows or of what is measured. Not yet run on a Mac: written after the interfaces, tested with imitations.
-IOReport is a library Apple does not document; it needs no rights. powermetrics needs root.
+Not yet run on a Mac: written after the interfaces, tested with imitations. IOReport is a library Apple does not document;
+it needs no rights. powermetrics needs root.
 """
 
 from __future__ import annotations

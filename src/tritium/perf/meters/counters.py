@@ -1,7 +1,6 @@
 """Instructions and cycles of this process's threads, as the processor counts them; or why it does not.
 
-Knows nothing of what is measured. Linux only, through perf_event_open; the kernel's own instructions are left out, so an
-ordinary user may count.
+Linux only, through perf_event_open; the kernel's own instructions are left out, so an ordinary user may count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Meters: what happened between two moments, in the units of the plan, or why nobody knows.
 
-Knows nothing of cases, plans or statistics. Loads what it needs when it is asked: a worker that only times imports little.
-A value is per call. Nothing is invented: what cannot be measured is `Absent`, with one of nine reasons and a sentence.
+Loads what it needs when it is asked: a worker that only times imports little. A value is per call. Nothing is invented:
+what cannot be measured is `Absent`, with one of nine reasons and a sentence.
 """
 
 from __future__ import annotations

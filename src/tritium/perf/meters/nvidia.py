@@ -1,6 +1,6 @@
 """NVIDIA GPUs as their driver describes them (NVML): energy, power, temperature, clocks, throttling, processes.
 
-Knows nothing of windows or of what is measured. The driver's library is called with nvidia-ml-py (module pynvml).
+The driver's library is called with nvidia-ml-py (module pynvml).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Every sensor of energy that this machine has: the processor's, the GPUs', the battery's; each found, or absent with a reason.
-
-Knows nothing of windows or of what is measured.
-"""
+"""Every sensor of energy that this machine has: the processor's, the GPUs', the battery's; each found, or absent with a reason."""
 
 from __future__ import annotations
 

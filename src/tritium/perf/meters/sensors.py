@@ -1,7 +1,6 @@
 """Sensors, and those Linux has for every processor: energy counters, temperatures, clocks.
 
-Knows nothing of windows or of what is measured. A sensor reads one number; two readings give watts; nothing here adds up.
-`probe` lists all sensors of a machine.
+A sensor reads one number; two readings give watts; nothing here adds up. `probe` lists all sensors of a machine.
 """
 
 from __future__ import annotations

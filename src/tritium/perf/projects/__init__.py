@@ -1,4 +1,1 @@
-"""Anyone's code: programs timed side by side, benchmarks found in a project, its revisions measured, a slow-down bisected.
-
-Knows nothing of the command line.
-"""
+"""Anyone's code: programs timed side by side, benchmarks found in a project, its revisions measured, a slow-down bisected."""

@@ -1,7 +1,7 @@
 """Benchmarks of a project, found by the names of their files as pytest finds tests.
 
-Knows nothing of measuring. A file is `bench_*.py` or `*_bench.py`, anywhere in the project. It is imported only if a decorator
-called `benchmark` is in its text: other scripts of such a name are not run. Nothing outside of the project is imported.
+A file is `bench_*.py` or `*_bench.py`, anywhere in the project. It is imported only if a decorator called `benchmark` is in
+its text: other scripts of such a name are not run. Nothing outside of the project is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The probe of a bisection for a project: its commits built in trees of their own, and measured side by side.
-
-Knows nothing of the search.
-"""
+"""The probe of a bisection for a project: its commits built in trees of their own, and measured side by side."""
 
 from __future__ import annotations
 

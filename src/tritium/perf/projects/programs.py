@@ -1,8 +1,8 @@
 """Programs timed as a whole, side by side: each round runs every one once, in an order that is random and then reversed.
 
-Knows nothing of revisions, files or pages. A run is a fresh process: wall time from before it is started until it has ended,
-CPU time and peak memory as the system counts them for it and its children. The results are those of any measurement, so
-that verdicts, pages and histories apply to programs too.
+A run is a fresh process: wall time from before it is started until it has ended, CPU time and peak memory as the system
+counts them for it and its children. The results are those of any measurement, so that verdicts, pages and histories apply to
+programs too.
 """
 
 from __future__ import annotations

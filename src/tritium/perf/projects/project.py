@@ -1,7 +1,4 @@
-"""A project of anyone: where it is, how it is built, what is measured of it; and its revisions measured side by side.
-
-Knows nothing of verdicts, histories or the command line.
-"""
+"""A project of anyone: where it is, how it is built, what is measured of it; and its revisions measured side by side."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The recipe of a benchmark in a tree of its project: the user's function, and a check that the tree's code is what it runs.
 
-Knows nothing of measuring. It runs in a worker, so it uses only public names of the package.
+It runs in a worker, so it uses only public names of the package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sessions of pytest over time: stored in the history of their project, named, and judged beside an earlier one.
 
-Knows nothing of pytest. A session is one process, so a difference counts only beyond the threshold, beyond twice the spread
-of the canary that ran beside the tests, and with its whole interval.
+A session is one process, so a difference counts only beyond the threshold, beyond twice the spread of the canary that ran
+beside the tests, and with its whole interval.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Many revisions of a project measured in one go: what the history has already is not measured again.
 
-Knows nothing of the command line. Revisions are interleaved in groups, so that drift of the machine moves neighbours alike.
-Every revision becomes a run of its own in the history, dated by its commit.
+Revisions are interleaved in groups, so that drift of the machine moves neighbours alike. Every revision becomes a run of
+its own in the history, dated by its commit.
 """
 
 from __future__ import annotations

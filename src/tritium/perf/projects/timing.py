@@ -1,7 +1,4 @@
-"""Timed programs for people and for other tools: a table, verdicts beside the first, and hyperfine's file formats.
-
-Knows nothing of running programs.
-"""
+"""Timed programs for people and for other tools: a table, verdicts beside the first, and hyperfine's file formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Records of measuring: cases, runs, environment, JSON.
-
-Knows nothing of measuring.
-"""
+"""Records of measuring: cases, runs, environment, JSON."""

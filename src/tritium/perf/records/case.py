@@ -1,8 +1,8 @@
 """Cases to measure: a name, a recipe a worker can follow in another process, the work one call does, and the terms it
 is filtered by.
 
-Knows nothing of measuring. A recipe is a function `recipe(candidate, **arguments) -> Made`, named so that a fresh process
-can import it: "package.module:function" or "/path/to/file.py:function".
+A recipe is a function `recipe(candidate, **arguments) -> Made`, named so that a fresh process can import it:
+"package.module:function" or "/path/to/file.py:function".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The surroundings of a measurement: what speed depends on, what may explain a difference, and this machine's ceilings.
 
-Knows nothing of cases. The parent describes the machine, never a worker. Fields of `Hard` must agree before two runs are
-compared; the others are shown when they differ.
+The parent describes the machine, never a worker. Fields of `Hard` must agree before two runs are compared; the others
+are shown when they differ.
 """
 
 from __future__ import annotations

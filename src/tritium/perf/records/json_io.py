@@ -1,7 +1,7 @@
 """Records and JSON: frozen dataclasses written as plain objects, and read back strictly.
 
-Knows nothing of what is recorded. A key that is unknown, missing or of the wrong type is an error that names the place,
-what was given, what is needed, and the nearest key there is. NaN and infinity are never written and never read.
+A key that is unknown, missing or of the wrong type is an error that names the place, what was given, what is needed,
+and the nearest key there is. NaN and infinity are never written and never read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Results of a measurement: every raw value with its unit, the work, the context, the machine. Frozen, and plain JSON.
 
-Knows nothing of measuring or comparing. Figures a reader wants (median, rates, % of a ceiling) are computed from the raw
-values when asked for.
+Figures a reader wants (median, rates, % of a ceiling) are computed from the raw values when asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A table of measured figures as a file: rows of figures with intervals, the machine, versions and the command that made it.
 
-Knows nothing of how a figure is measured or shown. docs/results/NAME.json holds one such table; `bench/results.py` writes
-them, `bench/speed.py` fills docs/speed.md with them, and `tritium reproduce` runs their commands again.
+docs/results/NAME.json holds one such table; `bench/results.py` writes them, `bench/speed.py` fills docs/speed.md with
+them, and `tritium reproduce` runs their commands again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Revisions of a git repository: named, listed, checked out in a temporary folder and built.
-
-Knows nothing of measuring.
-"""
+"""Revisions of a git repository: named, listed, checked out in a temporary folder and built."""

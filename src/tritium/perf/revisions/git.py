@@ -1,6 +1,6 @@
 """A repository as git describes it: commits of a name, of a range, and a commit of the working tree as it is.
 
-Knows nothing of building or measuring. Nothing in the checkout changes: no branch, no index, no file.
+Nothing in the checkout changes: no branch, no index, no file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Revisions checked out in temporary folders and built by the project's own command.
 
-Knows nothing of measuring. Every tree is a git worktree of its own, built once and removed in the end, so that two revisions
-are built and run in the same way and the checkout stays as it is.
+Every tree is a git worktree of its own, built once and removed in the end, so that two revisions are built and run in the
+same way and the checkout stays as it is.
 """
 
 from __future__ import annotations

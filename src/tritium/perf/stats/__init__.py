@@ -1,4 +1,1 @@
-"""Intervals, tests and change points over plain numbers.
-
-Knows nothing of benchmarks.
-"""
+"""Intervals, tests and change points over plain numbers."""

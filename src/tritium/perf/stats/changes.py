@@ -1,8 +1,8 @@
 """Change points of a history: E-divisive means, with permutations that follow from the data.
 
-Knows nothing of runs, commits or files. Values are logarithms, oldest first, so that a change is a ratio. Points are sought in
-windows that overlap by half, with a loose test; each is then tested again, strictly, between its neighbours. Both tests allow
-for the choice of the best split. They do not allow for values that depend on the ones before.
+Values are logarithms, oldest first, so that a change is a ratio. Points are sought in windows that overlap by half, with a
+loose test; each is then tested again, strictly, between its neighbours. Both tests allow for the choice of the best split.
+They do not allow for values that depend on the ones before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Statistics of comparing: numbers in; estimates, intervals and p-values out.
 
-Knows nothing of runs, files or verdicts. Results are on the scale of the input; ratios are passed as logarithms. The same
-data produce the same answer to the last bit: random draws are seeded by the data.
+Results are on the scale of the input; ratios are passed as logarithms. The same data produce the same answer to the last
+bit: random draws are seeded by the data.
 """
 
 from __future__ import annotations

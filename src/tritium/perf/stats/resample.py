@@ -1,7 +1,7 @@
 """The base of the statistics: draws that follow from the data, Walsh averages, and the quantiles of three distributions.
 
-Knows nothing of measurements, ratios or verdicts. The draws come from raw bits of PCG64 seeded by SHA-256 of the data: the
-same data produce the same draws with every version of NumPy, on every machine.
+The draws come from raw bits of PCG64 seeded by SHA-256 of the data: the same data produce the same draws with every
+version of NumPy, on every machine.
 """
 
 from __future__ import annotations

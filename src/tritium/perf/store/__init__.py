@@ -1,4 +1,1 @@
-"""Results on disk: files, baselines, history.
-
-Knows nothing of comparing.
-"""
+"""Results on disk: files, baselines, history."""

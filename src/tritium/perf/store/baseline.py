@@ -1,6 +1,6 @@
 """Baselines: results kept under a name, to compare later ones with; every version stays.
 
-Knows nothing of comparing. A version is a results file with all raw values, the environment and the commit:
+A version is a results file with all raw values, the environment and the commit:
 `baselines/NAME/v0001.json`. It is never changed; the highest number is what the name stands for.
 """
 

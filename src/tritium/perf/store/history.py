@@ -1,7 +1,7 @@
 """The history of runs: one immutable file for each, and an index that finds series of a case over time.
 
-Knows nothing of measuring. The files are what counts: the index (SQLite) is healed from them whenever it is opened, and
-made anew when it is damaged. The value of a run is the logarithm of its median, with the interval of the generations.
+The files are what counts: the index (SQLite) is healed from them whenever it is opened, and made anew when it is
+damaged. The value of a run is the logarithm of its median, with the interval of the generations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One case on several machines, side by side: each in its own units, by commit.
 
-Knows nothing of pages. The runs of another machine come into a history as files.
+The runs of another machine come into a history as files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A metric over time: machines joined by their canaries, steps of its level, and where it stands against its best.
 
-Knows nothing of files. A point is a run's value, a logarithm with its interval; a segment is a stretch between two steps.
-A machine with another fingerprint begins an epoch: times of an older one are shown in the newest one's units, by the ratio
-of their canaries; without canaries, the older epoch is left out.
+A point is a run's value, a logarithm with its interval; a segment is a stretch between two steps. A machine with another
+fingerprint begins an epoch: times of an older one are shown in the newest one's units, by the ratio of their canaries;
+without canaries, the older epoch is left out.
 """
 
 from __future__ import annotations

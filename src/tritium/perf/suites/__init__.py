@@ -1,4 +1,1 @@
-"""Named sets of cases, and the configuration files a person writes.
-
-Knows nothing of verdicts.
-"""
+"""Named sets of cases, and the configuration files a person writes."""

@@ -1,8 +1,8 @@
 """A suite on the machines of a Dask cluster: which machine measures which cases, and one result of them all.
 
-Knows nothing of how a case is measured. All contenders of a case are measured on one machine, by the engine that measures here. Machines
-of one kind share the cases; machines of different kinds measure all of them, and their cases are named after them. One measurement runs
-on a machine at a time, however many workers it has. What a worker was measuring when it was lost is measured again by another one.
+All contenders of a case are measured on one machine, by the engine that measures here. Machines of one kind share the cases; machines of
+different kinds measure all of them, and their cases are named after them. One measurement runs on a machine at a time, however many
+workers it has. What a worker was measuring when it was lost is measured again by another one.
 
     with connected("local:2") as cluster:
         results = measure(options, grid, cluster)

@@ -3,8 +3,8 @@
 `Options` is one record, built where a command or a call begins, and read by every step below it. A value has one name
 throughout: that of its field, which is also the key of a file and the parameter of the command line.
 
-Knows nothing of measuring. A key that is unknown, duplicate or of the wrong type is an error that names the file, the
-key, its value and the nearest valid one. The same rules hold for objects built in Python.
+A key that is unknown, duplicate or of the wrong type is an error that names the file, the key, its value and the
+nearest valid one. The same rules hold for objects built in Python.
 
 | file       | class            | commands                                                                          |
 |------------|------------------|-----------------------------------------------------------------------------------|

@@ -1,6 +1,6 @@
 """Speed of a model on this machine: prefill, decode, time to first token, load time, memory, and the energy of both phases.
 
-Knows nothing of the command line. Every sample is stored; what cannot be measured has a reason.
+Every sample is stored; what cannot be measured has a reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One-liners: an op timed in this process, with every sample and an interval.
 
-Knows nothing of verdicts. For a quick look at a prompt, or for the floor of a test; a reliable comparison needs fresh
-processes and interleaved contenders: `tritium compare`, or `tt.perf.measure`.
+For a quick look at a prompt, or for the floor of a test; a reliable comparison needs fresh processes and interleaved
+contenders: `tritium compare`, or `tt.perf.measure`.
 
     us, gflops = tt.perf.matmul(1024)
     print(tt.perf.matmul(1024))                   1.94 ms (1.92 … 1.97, 95 % within this process)  24 samples  1107 GFLOP/s

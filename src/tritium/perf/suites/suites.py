@@ -1,7 +1,7 @@
 """Suites: the cases, contenders and metrics under a name, for `tritium compare` and `tritium bench`.
 
-Knows nothing of measuring. A suite's settings are a BenchmarkConfig, so that a file or an option changes any of them; what
-this machine or an op does not support becomes a note with the reason.
+A suite's settings are a BenchmarkConfig, so that a file or an option changes any of them; what this machine or an op does
+not support becomes a note with the reason.
 """
 
 from __future__ import annotations

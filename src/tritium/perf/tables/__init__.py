@@ -1,4 +1,1 @@
-"""Results as tables and text: comparison, crossovers, selection guide.
-
-Knows nothing of measuring.
-"""
+"""Results as tables and text: comparison, crossovers, selection guide."""

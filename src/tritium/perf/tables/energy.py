@@ -1,6 +1,6 @@
 """Tables of energy: power, joules a call with and without what idling takes, and the league of contenders.
 
-Knows nothing of sensors. An estimate is called one in every cell and never has a place in the league.
+An estimate is called one in every cell and never has a place in the league.
 """
 
 from __future__ import annotations

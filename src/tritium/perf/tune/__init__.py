@@ -1,6 +1,6 @@
 """Races between configurations: stored for the runtime, explained, and measured again.
 
-Knows nothing of verdicts. Its functions are called by the name of this package: `tt.perf.tune.explain(…)`.
+Its functions are called by the name of this package: `tt.perf.tune.explain(…)`.
 """
 
 from tritium.batching.batches import advise_batch

@@ -1,8 +1,8 @@
 """Tuning of what the runtime can choose on this machine: kernels, tiles, storage, GPU products, batch, threads, device.
 
-Knows nothing of the command line. A choice is stored only if its interval is below that of the shipped default and its
-median is at least 3 % lower; otherwise the default stays. Candidates for kernels, tiles, storage and GPU products must return
-the bits of the default; one that does not has failed.
+A choice is stored only if its interval is below that of the shipped default and its median is at least 3 % lower; otherwise
+the default stays. Candidates for kernels, tiles, storage and GPU products must return the bits of the default; one that does
+not has failed.
 
 Left out, because they would cost time in every call or need a new native library: threads for each size of an op (the kernels'
 own grain decides that), NumPy in place of a native kernel (a program with it is no longer one native call), and block sizes

@@ -1,6 +1,6 @@
 """Ternary products on a GPU for a race: cases and candidates, cold weights, graphs of many launches, every result checked.
 
-Knows nothing of how a race is run or stored. Torch and the kernels are imported when there is something to race.
+Torch and the kernels are imported when there is something to race.
 """
 
 from __future__ import annotations

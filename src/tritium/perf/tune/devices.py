@@ -1,7 +1,7 @@
 """Devices by size from a comparison: what `tritium compare --devices` measured becomes what "auto" chooses by.
 
-Knows nothing of measuring. A device other than the CPU is chosen at a size only if the comparison shows that it is faster
-there: the rule of the crossovers.
+A device other than the CPU is chosen at a size only if the comparison shows that it is faster there: the rule of the
+crossovers.
 """
 
 from __future__ import annotations

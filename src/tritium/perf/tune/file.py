@@ -1,6 +1,6 @@
 """Records of races, and the file per machine that stores them: every time measured, and the choices the runtime follows.
 
-Knows nothing of racing. `tritium.machine.tuned` defines when a file is valid and reads it for the runtime.
+`tritium.machine.tuned` defines when a file is valid and reads it for the runtime.
 """
 
 from __future__ import annotations

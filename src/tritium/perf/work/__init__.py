@@ -1,4 +1,1 @@
-"""The same work for every library: cases from the op table, from traces and from users.
-
-Knows nothing of verdicts.
-"""
+"""The same work for every library: cases from the op table, from traces and from users."""

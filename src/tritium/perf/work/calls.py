@@ -1,7 +1,7 @@
 """Recipes of single calls: the samples of the op table, and the calls a network makes.
 
-Knows nothing of peers beyond NumPy. A call is JSON: the name of its op, specs and attributes, which are read and never
-evaluated; values come from a seed, and the expected answer from the reference kernels.
+A call is JSON: the name of its op, specs and attributes, which are read and never evaluated; values come from a seed,
+and the expected answer from the reference kernels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The same ops in every library: arrays in and out, synchronisation, and a table of functions.
 
-Knows nothing of cases or shapes. A library is imported when its candidate is built, in the process that measures it; each is
-called as its users call it, on its own memory with its own alignment. Every table has the same names with the same meaning,
-so that one op is one name.
+A library is imported when its candidate is built, in the process that measures it; each is called as its users call it, on
+its own memory with its own alignment. Every table has the same names with the same meaning, so that one op is one name.
 
 | names                                                              | arguments                                        |
 |--------------------------------------------------------------------|--------------------------------------------------|

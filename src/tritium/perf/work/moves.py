@@ -1,6 +1,6 @@
 """Cases of memory and transfers: allocating, cloning, reusing; from NumPy and back, to a device and back.
 
-Knows nothing of measuring. A view moves no bytes, and its work counts none.
+A view moves no bytes, and its work counts none.
 """
 
 from __future__ import annotations

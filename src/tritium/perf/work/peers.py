@@ -1,6 +1,6 @@
 """Contenders by name: names from the command line become contenders, absent libraries become notes with their remedy.
 
-Knows nothing of ops. Libraries are only checked for presence here; a worker imports its own.
+Libraries are only checked for presence here; a worker imports its own.
 
     arms, notes = peers.arms()                              all that is installed: tritium, tritium portable, numpy, reference …
     arms, notes = peers.arms(["tritium", "torch", "avx2"])  by name

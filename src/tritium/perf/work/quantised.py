@@ -1,6 +1,6 @@
 """Cases of quantisation: schemes x granularity x sizes; the time of each step, the bytes stored and the error.
 
-Knows nothing of measuring. Times come from the measurement; bytes and errors are facts of the case, over the whole matrix.
+Times come from the measurement; bytes and errors are facts of the case, over the whole matrix.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cases, and the recipes by which a worker builds them: the same values and the same work for every candidate.
 
-Knows nothing of measuring. Values come from a seed and are never zeros; the expected answer is computed in float64 by NumPy.
+Values come from a seed and are never zeros; the expected answer is computed in float64 by NumPy.
 
     work.grid(["matmul", "add"], [(512, 512), (1024, 1024)], ["f32", "f16"])    ops x shapes x dtypes
     work.cases(ops.softmax)                                                     the samples of an op

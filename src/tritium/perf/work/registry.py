@@ -1,6 +1,6 @@
 """User benchmarks: a function under a name, usable like any op from config files, commands and tests.
 
-Knows nothing of measuring. A worker imports the function from its file, so it must be in one.
+A worker imports the function from its file, so it must be in one.
 
     @tt.perf.benchmark("custom_op", sizes=[(256, 256)])
     def custom_op(shape):

@@ -1,7 +1,7 @@
 """The model in the package as a workload: prefill of a prompt, and greedy decoding after one.
 
-Knows nothing of measuring. Other libraries have no such model, and are skipped. Decoding is checked by prefill: each token is the
-likeliest one after a fresh prefill of all tokens before it.
+Other libraries have no such model, and are skipped. Decoding is checked by prefill: each token is the likeliest one after a fresh
+prefill of all tokens before it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Workloads of programs: a transformer layer with BitLinear in prefill or decode, and many items in batches.
 
-Knows nothing of measuring. Every candidate gets the same integers; libraries without ternary products multiply the floats
-they represent, which their facts record. The expected answer is the same layer in float64: for Tritium with activations
-rounded to int8 as BitLinear does, for others without.
+Every candidate gets the same integers; libraries without ternary products multiply the floats they represent, which their
+facts record. The expected answer is the same layer in float64: for Tritium with activations rounded to int8 as BitLinear
+does, for others without.
 
 Shapes: (tokens, width), (batch, tokens, width) or (batch, tokens, width, context). For `decode` the tokens are those in
 the KV cache already, and one is decoded in each sequence. `batch_processing` takes (items, width) or (items, width, batch).

@@ -1,4 +1,1 @@
-"""Charts as SVG: one description, drawn for a page, a file or an image.
-
-Knows nothing of reports.
-"""
+"""Charts as SVG: one description, drawn for a page, a file or an image."""

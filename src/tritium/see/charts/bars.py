@@ -1,7 +1,7 @@
 """Bars: an amount for each case and contender, with its interval; for times, memory and energy.
 
-Knows nothing of runs. A bar starts at 0. Amounts too far apart for that are dots on a log axis. Missing values are text,
-never a bar of no length; an estimate is hatched and labelled as one.
+A bar starts at 0. Amounts too far apart for that are dots on a log axis. Missing values are text, never a bar of no
+length; an estimate is hatched and labelled as one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All charts: one frozen description each, drawn as SVG for a page, a file or an image, or listed as a table.
 
-Knows nothing of results or reports. The same description always gives the same bytes.
+The same description always gives the same bytes.
 """
 
 from __future__ import annotations

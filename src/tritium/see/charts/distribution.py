@@ -1,6 +1,6 @@
 """Samples in time order and their density: drift on the left, modes on the right, one axis for both.
 
-Knows nothing of runs. Outliers are drawn at the edge and counted there, so that a single one does not flatten the rest.
+Outliers are drawn at the edge and counted there, so that a single one does not flatten the rest.
 """
 
 from __future__ import annotations

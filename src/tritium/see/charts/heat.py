@@ -1,6 +1,6 @@
 """A matrix of cases and devices: each cell's figure, coloured by its ratio to the best of its row.
 
-Knows nothing of devices. A failed cell has a text on a hatched background; one that was not measured a plain background.
+A failed cell has a text on a hatched background; one that was not measured a plain background.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The layout that charts share. Of rows: names, plot and figures, the axis above, the colour key, rows not measured.
 Of two axes: the plot area, grid lines and labels of both, downsampling.
 
-Knows nothing of the data. Wide: name, plot and figure are side by side. Narrow: name and figure are above the plot, which
-has the full width.
+Wide: name, plot and figure are side by side. Narrow: name and figure are above the plot, which has the full width.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A map of rows over time: the depth of one colour is a row's value at each time.
 
-Knows nothing of what the rows are. Values decades apart are on a log scale. Of more times than there are columns, each column shows the
-largest value of its interval, so that no peak is lost; of very many rows some are drawn, and a line says so.
+Values decades apart are on a log scale. Of more times than there are columns, each column shows the largest value of its interval, so
+that no peak is lost; of very many rows some are drawn, and a line says so.
 """
 
 from __future__ import annotations

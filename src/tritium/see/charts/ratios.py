@@ -1,7 +1,6 @@
 """Ratios around 1 on a log axis: speed-ups as bars from 1, comparisons as a forest of intervals with a margin band.
 
-Knows nothing of verdicts beyond their names. Twice as fast and half as fast are equally far from 1. An interval that
-leaves the axis ends in an arrow.
+Twice as fast and half as fast are equally far from 1. An interval that leaves the axis ends in an arrow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The roofline: achieved rates of ops under the ceilings of the machine, both axes logarithmic.
 
-Knows nothing of kernels. Sloped roofs are memory levels, flat ones arithmetic; an op's dot is as large as its share of time.
+Sloped roofs are memory levels, flat ones arithmetic; an op's dot is as large as its share of time.
 """
 
 from __future__ import annotations

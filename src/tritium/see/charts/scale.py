@@ -1,6 +1,6 @@
 """Linear and logarithmic scales with round ticks, and amounts with their unit.
 
-Knows nothing of charts or SVG. A scale covers its data, maps finite values to finite positions, and can be inverted.
+A scale covers its data, maps finite values to finite positions, and can be inverted.
 """
 
 from __future__ import annotations

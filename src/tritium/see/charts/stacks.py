@@ -1,6 +1,6 @@
 """Stacked bars: memory by what holds it.
 
-Knows nothing of pools. Parts are stacked from 0; a limit is a line through all bars.
+Parts are stacked from 0; a limit is a line through all bars.
 """
 
 from __future__ import annotations

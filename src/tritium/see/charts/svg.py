@@ -1,7 +1,7 @@
 """SVG elements: short numbers, escaped and fitted text, marks with a tooltip, whole documents; and colours.
 
-Knows nothing of charts. Every text is escaped. Where an id is needed the body contains ID, a character no text can
-contain; the document replaces it with a hash of its content, so that the same content gives the same bytes.
+Every text is escaped. Where an id is needed the body contains ID, a character no text can contain; the document
+replaces it with a hash of its content, so that the same content gives the same bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Quantities over time on one clock: a plot for each, layers stacked where there are several.
 
-Knows nothing of profiles or pools. Many samples are reduced to the minimum and maximum of each interval, so that no peak
-is lost.
+Many samples are reduced to the minimum and maximum of each interval, so that no peak is lost.
 """
 
 from __future__ import annotations

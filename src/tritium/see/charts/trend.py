@@ -1,7 +1,6 @@
 """A metric over runs: points with intervals, levels between change points, other machines, and the canary below.
 
-Knows nothing of histories. Runs are evenly spaced, oldest first. The vertical axis need not start at 0; its caption
-says where it starts.
+Runs are evenly spaced, oldest first. The vertical axis need not start at 0; its caption says where it starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""The doctor: checks of this machine and of a program, with the remedy.
-
-Knows nothing of reports.
-"""
+"""The doctor: checks of this machine and of a program, with the remedy."""

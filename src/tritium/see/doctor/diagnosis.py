@@ -1,7 +1,6 @@
 """The doctor: runs every check of the tables and shows the findings, the worst first.
 
-Knows nothing of single checks or readings. A check whose readings are absent is listed as not looked at, with the
-reason.
+A check whose readings are absent is listed as not looked at, with the reason.
 """
 
 from __future__ import annotations

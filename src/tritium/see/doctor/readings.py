@@ -1,7 +1,7 @@
 """Readings of the machine and of the setup of Tritium: each a value, or absent with the reason.
 
-Knows nothing of what is good or bad. A reading is taken when a check first needs it, and only once: some take time
-(a second of timing, two matrix products, a tuning race).
+A reading is taken when a check first needs it, and only once: some take time (a second of timing, two matrix
+products, a tuning race).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Record a program while it runs: every call timed, and operands inspected for the first call of each kind.
 
-Knows nothing of what is good or bad. Calls are timed by the recorder, which lets native code replay them; operands are
-inspected only for calls that reach Python: the first of each kind, and every product. Findings about layouts and
-values are about those.
+Calls are timed by the recorder, which lets native code replay them; operands are inspected only for calls that reach
+Python: the first of each kind, and every product. Findings about layouts and values are about those.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Histories as pages: a site of all cases over time, and badges.
-
-Knows nothing of measuring.
-"""
+"""Histories as pages: a site of all cases over time, and badges."""

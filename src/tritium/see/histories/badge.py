@@ -1,6 +1,6 @@
 """Badges: a small SVG with a label and the state of a history.
 
-Knows nothing of files. Two fields of text; no font, script or picture from elsewhere.
+Two fields of text; no font, script or picture from elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A site of all histories in one folder: an overview, a page for every case with each machine, badges, and the data.
 
-Knows nothing of measuring. Pages link to each other by relative names and load nothing: the folder works from a file, from
-any server and from GitHub Pages. What is written is the same for the same history.
+Pages link to each other by relative names and load nothing: the folder works from a file, from any server and from GitHub
+Pages. What is written is the same for the same history.
 """
 
 from __future__ import annotations

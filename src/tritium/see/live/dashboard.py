@@ -1,6 +1,6 @@
 """The dashboard: a page of one file that asks its own server, on this machine, for the view once a second.
 
-Knows nothing of the command line. Listens on the loopback address alone and answers only to its names (see `Endpoint`).
+Listens on the loopback address alone and answers only to its names (see `Endpoint`).
 """
 
 from __future__ import annotations

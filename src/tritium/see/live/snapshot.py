@@ -1,7 +1,7 @@
 """Snapshots of a process: its counts and state, written once a second into a folder of the user's own.
 
-Knows nothing of threads or pages. The folder is the user's own: mode 700, owned by the user, no link. Files are read as those
-of a stranger all the same: counted, small, strict.
+The folder is the user's own: mode 700, owned by the user, no link. Files are read as those of a stranger all the same:
+counted, small, strict.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The view: rates of the processes that publish, their recent past, and the machine's own sensors.
 
-Knows nothing of terminals or pages. Rates are differences of two snapshots of one process; without a second one there is none.
+Rates are differences of two snapshots of one process; without a second one there is none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Memory: allocations, leaks, advice, pressure.
-
-Knows nothing of reports.
-"""
+"""Memory: allocations, leaks, advice, pressure."""

@@ -1,7 +1,7 @@
 """Accounts of memory events: live allocations, current and peak bytes by device, sums by line of code, a bounded log.
 
-Knows nothing of how events are recorded or shown. The log drops its oldest events, and beyond a limit lines of code and
-flagged ids are only counted; everything else stays exact.
+The log drops its oldest events, and beyond a limit lines of code and flagged ids are only counted; everything else
+stays exact.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Advice on saving memory: ops, tensors and lines of code, with the bytes each would save, computed from the tracked events.
 
-Knows nothing of how memory is tracked. A saving of the peak is the peak minus the peak of the same events without the
-saved blocks. Without savings there is no advice.
+A saving of the peak is the peak minus the peak of the same events without the saved blocks. Without savings there is
+no advice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory tracking: `with track_memory() as m:` records every allocation, free, reuse, copy and transfer.
 
-Knows nothing of how events are collected or drawn. The log of events is bounded and counts those it dropped; live
-allocations, current bytes, the peak and the sums by line of code are exact regardless.
+The log of events is bounded and counts those it dropped; live allocations, current bytes, the peak and the sums
+by line of code are exact regardless.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Files of memory records: JSON, read back strictly, and the events as CSV.
-
-Knows nothing of how memory is tracked.
-"""
+"""Files of memory records: JSON, read back strictly, and the events as CSV."""
 
 from __future__ import annotations
 

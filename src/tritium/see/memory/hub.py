@@ -1,7 +1,7 @@
 """The event hub of memory tracking: buffer, copy and transfer events with the op, the line of code and the thread.
 
-Knows nothing of accounts. While an op runs, only what cannot be determined later is recorded: a tuple in a queue, which
-the trackers process in batches. There is one watcher of buffers, installed only while a tracker is attached.
+While an op runs, only what cannot be determined later is recorded: a tuple in a queue, which the trackers process in
+batches. There is one watcher of buffers, installed only while a tracker is attached.
 """
 
 from __future__ import annotations

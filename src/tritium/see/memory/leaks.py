@@ -1,7 +1,4 @@
-"""Memory leaks: tensors reachable from objects that are meant to stay, and the error that lists the others.
-
-Knows nothing of how memory is tracked.
-"""
+"""Memory leaks: tensors reachable from objects that are meant to stay, and the error that lists the others."""
 
 from __future__ import annotations
 

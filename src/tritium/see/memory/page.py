@@ -1,6 +1,6 @@
 """The report of a memory tracker: text for a terminal, or Markdown for a pull request.
 
-Knows nothing of tracking. Names from users are escaped for their target; what was not measured is marked as such.
+Names from users are escaped for their target; what was not measured is marked as such.
 """
 
 from __future__ import annotations

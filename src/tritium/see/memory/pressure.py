@@ -1,6 +1,6 @@
 """Memory pressure: bytes used over their limits, a level with its evidence, and callbacks when the level changes.
 
-Knows nothing of trackers. A limit that cannot be read is left out, never guessed. No thread runs without `every`.
+A limit that cannot be read is left out, never guessed. No thread runs without `every`.
 """
 
 from __future__ import annotations

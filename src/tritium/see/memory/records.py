@@ -1,6 +1,6 @@
 """Immutable records of a memory tracker: events, allocations, use by device and line, transfers, idle blocks, advice.
 
-Knows nothing of how they are collected, stored or drawn. Bytes are requested bytes; times are ns since tracking began.
+Bytes are requested bytes; times are ns since tracking began.
 """
 
 from __future__ import annotations

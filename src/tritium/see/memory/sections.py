@@ -1,6 +1,6 @@
 """The page of tracked memory as sections: charts, and every part that a terminal shows.
 
-Knows nothing of HTML or of tracking. The tables are those of `see.memory.page`, so that no format has less than another.
+The tables are those of `see.memory.page`, so that no format has less than another.
 """
 
 from __future__ import annotations

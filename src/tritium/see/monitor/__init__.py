@@ -1,4 +1,1 @@
-"""Monitoring: counters, sensors over time, alerts, an endpoint for Prometheus.
-
-Knows nothing of reports.
-"""
+"""Monitoring: counters, sensors over time, alerts, an endpoint for Prometheus."""

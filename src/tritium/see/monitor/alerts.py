@@ -1,8 +1,8 @@
 """Alerts on changes of level, delivered to sinks: a log, a file, a command, a webhook.
 
-Knows nothing of measuring. An unchanged level is reported once; one that gets worse, eases or recovers is reported again.
-Alerts to an unreachable sink are retried later: an alert is saved before it is sent, and deleted when it was delivered. So
-a restart repeats nothing and loses nothing.
+An unchanged level is reported once; one that gets worse, eases or recovers is reported again. Alerts to an unreachable
+sink are retried later: an alert is saved before it is sent, and deleted when it was delivered. So a restart repeats
+nothing and loses nothing.
 """
 
 from __future__ import annotations

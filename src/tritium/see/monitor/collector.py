@@ -1,6 +1,6 @@
 """A background thread that polls sources at an interval, with bounded memory and measured cost.
 
-Knows nothing of files. A source that fails loses its own columns and no other. The CPU share of polling is reported.
+A source that fails loses its own columns and no other. The CPU share of polling is reported.
 
     with tt.see.Collector(interval="100ms") as collector:
         work()

@@ -1,8 +1,7 @@
 """Counters of the runtime while monitoring is on: operations, their mean time, GFLOP/s, hit rates.
 
-Knows nothing of files or servers. Operations come from a recorder that is drained at every poll; the other counters are
-those of `tt.stats()`, and rates are over the time between two polls. There is no single figure of efficiency: each is
-named after what it counts.
+Operations come from a recorder that is drained at every poll; the other counters are those of `tt.stats()`, and rates
+are over the time between two polls. There is no single figure of efficiency: each is named after what it counts.
 """
 
 from __future__ import annotations

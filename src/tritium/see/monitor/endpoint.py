@@ -1,7 +1,7 @@
 """A scrape endpoint for Prometheus, or a page for a browser: texts of functions over HTTP.
 
-Knows nothing of the texts. Serves `GET` of a few paths only, few requests at a time, each within seconds.
-Listens on the loopback address unless remote access is allowed.
+Serves `GET` of a few paths only, few requests at a time, each within seconds. Listens on the loopback
+address unless remote access is allowed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measurements over time as one table, and its text: JSON, CSV and Prometheus, each read back exactly.
 
-Knows nothing of how they were collected. A value is a number, or `Absent` with the reason; nothing is rounded. Prometheus
-text holds the last row, as a scrape does; the other two hold everything.
+A value is a number, or `Absent` with the reason; nothing is rounded. Prometheus text holds the last row, as a scrape
+does; the other two hold everything.
 """
 
 from __future__ import annotations

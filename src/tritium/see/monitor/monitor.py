@@ -1,7 +1,7 @@
 """A monitor: measures a suite at an interval, compares each round with a baseline, and sends alerts where it got slower.
 
-Knows nothing of the command line. A failed round is reported once, and the next one runs; missed rounds are skipped. The
-baseline is the given one, else the first good round, which is saved for the next start.
+A failed round is reported once, and the next one runs; missed rounds are skipped. The baseline is the given one, else
+the first good round, which is saved for the next start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sources that can be polled: CPU, memory, GPUs, temperature, power.
 
-Knows nothing of threads, files or the workload. Each value is a sensor's reading, or `Absent` with the reason.
+Each value is a sensor's reading, or `Absent` with the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Profiles: recording, operation tables, hotspots, bounds, critical path and differences.
-
-Knows nothing of reports.
-"""
+"""Profiles: recording, operation tables, hotspots, bounds, critical path and differences."""

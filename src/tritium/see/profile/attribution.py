@@ -1,6 +1,6 @@
 """Attribution of a regression: both contenders of a case profiled in alternating fresh processes, compared per operation.
 
-Knows nothing of gates. Both contenders need a Tritium that can record; compared is the time of its operations.
+Both contenders need a Tritium that can record; compared is the time of its operations.
 
     difference = tt.see.attribute(case, base, head)
     print(difference.sentence())  softmax: +3.1 ms (+2.9 ms … +3.3 ms, 95 %), 96 % of +3.2 ms in all: a call 155 µs → 310 µs

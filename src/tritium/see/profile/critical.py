@@ -1,11 +1,11 @@
 """The critical path: the longest chain of work in which each piece had to wait for the one before.
 
-Knows nothing of drawing. A piece is an interval in which one span is the innermost of its lane. It depends on the
-piece before it on its lane, since a lane does one thing at a time; and on pieces of other lanes only where that is known:
-`after` lists pairs (earlier, later) of spans of which the later could not begin before the earlier had ended, as the
-stages of a `tt.Pipeline` record them, and calls with their work on a device. Gaps between spans are waiting and do not
-count. So the critical path of a single thread is its busy time; that of lanes without a known dependency is the busy time
-of the busiest; and no path is longer than the run.
+A piece is an interval in which one span is the innermost of its lane. It depends on the piece before it on its lane,
+since a lane does one thing at a time; and on pieces of other lanes only where that is known: `after` lists pairs
+(earlier, later) of spans of which the later could not begin before the earlier had ended, as the stages of a
+`tt.Pipeline` record them, and calls with their work on a device. Gaps between spans are waiting and do not count. So the
+critical path of a single thread is its busy time; that of lanes without a known dependency is the busy time of the
+busiest; and no path is longer than the run.
 """
 
 from __future__ import annotations

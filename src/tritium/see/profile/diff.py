@@ -1,9 +1,9 @@
 """Differences of two profiles of the same work: which operation took more time, by how much, and how certain that is.
 
-Knows nothing of drawing or of gates. Either side may be several profiles, repetitions of one run: then a sample is the
-time of an operation in one repetition, and intervals are over repetitions. With one profile a side, a sample is a block
-of consecutive calls (so that correlated calls stay together), and intervals say nothing about other processes: no change
-is clear then. There is no interval with fewer than 2 samples a side.
+Either side may be several profiles, repetitions of one run: then a sample is the time of an operation in one repetition,
+and intervals are over repetitions. With one profile a side, a sample is a block of consecutive calls (so that correlated
+calls stay together), and intervals say nothing about other processes: no change is clear then. There is no interval with
+fewer than 2 samples a side.
 
 The time of an operation is the sum of its own times in a run. Over repetitions the change is the median of all differences,
 with its exact rank-sum interval: a disturbed run weighs no more than another. Over calls it is the difference of

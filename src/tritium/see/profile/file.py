@@ -1,7 +1,7 @@
 """Profile files: JSON, gzipped where the name ends in .gz; read strictly, written deterministically.
 
-Knows nothing of recording or display. The reader trusts nothing: every column is checked for its length, type and range
-before it is used, and compressed files are decompressed only up to a limit.
+The reader trusts nothing: every column is checked for its length, type and range before it is used, and compressed
+files are decompressed only up to a limit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Hotspots and bottlenecks: a score for each operation with its reason, the few that take most time, the gaps between.
 
-Knows nothing of drawing. The score of an operation is its share of the time, times its distance to the ceiling, from 0
-to 100: the per cent of the run that would be saved if it ran as fast as this machine can. Where no ceiling was measured there
-is no score.
+The score of an operation is its share of the time, times its distance to the ceiling, from 0 to 100: the per cent of the run
+that would be saved if it ran as fast as this machine can. Where no ceiling was measured there is no score.
 
 The bound of a call: `compute` or `memory`, whichever takes longer at this machine's measured speed; `latency` where its
 work needs less than 2 µs and it takes more than twice as long: the call costs more than the work; `first` where most of

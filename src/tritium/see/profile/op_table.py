@@ -1,9 +1,8 @@
 """The table of operations: calls, times, rates, and the share of this machine's ceiling.
 
-Knows nothing of drawing or of scores. Rates count the work the op table states: every byte once, however often it is
-read; and one operation for an exp or a tanh, which takes many. `share` is of the time of all active lanes: with one
-thread, of the run. `total` is the time in which at least one call of the row was open: recursion is not counted again at
-every level.
+Rates count the work the op table states: every byte once, however often it is read; and one operation for an exp or a
+tanh, which takes many. `share` is of the time of all active lanes: with one thread, of the run. `total` is the time in
+which at least one call of the row was open: recursion is not counted again at every level.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Profiles: record what a program does, then query where the time went.
 
-Knows nothing of the command line. Recording is native; analysis is lazy.
+Recording is native; analysis is lazy.
 
     with tt.profile("decode") as p:
         with tt.scope("attention"):

@@ -1,6 +1,6 @@
 """The page of a profile as sections: the timeline, and everything that a terminal shows, with charts and flame graphs.
 
-Knows nothing of HTML or of how a profile is recorded. Every share names what it is of.
+Every share names what it is of.
 """
 
 from __future__ import annotations

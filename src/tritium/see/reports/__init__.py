@@ -1,4 +1,1 @@
-"""Reports: sections of text, tables and charts as one HTML page, Markdown or terminal text.
-
-Knows nothing of the command line.
-"""
+"""Reports: sections of text, tables and charts as one HTML page, Markdown or terminal text."""

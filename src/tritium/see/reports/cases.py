@@ -1,7 +1,5 @@
 """Sections by case: ratios with their intervals, overview and speed-up charts, cards with every raw value, the device
 matrix, the sizes at which contenders cross.
-
-Knows nothing of how a page looks, and computes no statistics of its own.
 """
 
 from __future__ import annotations

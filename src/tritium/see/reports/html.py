@@ -1,7 +1,6 @@
 """A report, or other sections, as one HTML file: offline, with a strict content policy, readable without script.
 
-Knows nothing of results, only of blocks. Every text is escaped; the only script is page.js beside this file, and the
-policy has its hash.
+Every text is escaped; the only script is page.js beside this file, and the policy has its hash.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The inputs of a report: results, verdicts, trends, a profile, tracked memory; and figures derived from them.
-
-Knows nothing of how a page looks.
-"""
+"""The inputs of a report: results, verdicts, trends, a profile, tracked memory; and figures derived from them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sections of resources: memory, energy, history, roofline, and the profile with its flame graph.
 
-Knows nothing of how a page looks. Missing measurements are shown with the reason; nothing is estimated here.
+Missing measurements are shown with the reason; nothing is estimated here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sections of a report: blocks that can be written as text, Markdown and HTML.
-
-Knows nothing of results.
-"""
+"""Sections of a report: blocks that can be written as text, Markdown and HTML."""
 
 from __future__ import annotations
 

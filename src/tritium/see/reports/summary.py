@@ -1,6 +1,6 @@
 """The banner, the executive summary and the recommendations of a report, each tied to a number of the page.
 
-Knows nothing of how a page looks. Every sentence has a number of this run.
+Every sentence has a number of this run.
 """
 
 from __future__ import annotations

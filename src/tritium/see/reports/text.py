@@ -1,6 +1,6 @@
 """A report as text for a terminal and as Markdown for a pull request, from the same sections as the page.
 
-Knows nothing of results. Charts are left out where a table has the same; every text is escaped.
+Charts are left out where a table has the same; every text is escaped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The record of `tritium targets`: every target with its outcome, the machine, and JSON of both that can be read back.
 
-Knows nothing of pages. Only `measured` measures and reads the clock; loading a record measures nothing.
+Only `measured` measures and reads the clock; loading a record measures nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The guides' performance targets in one table, measured and compared with this machine's ceilings.
 
-Knows nothing of terminals. The targets are the guides', for their own libraries and machines; a figure is measured now or
-absent with the reason. A target is reached if the whole interval reaches it; guide 003 has none.
+The targets are the guides', for their own libraries and machines; a figure is measured now or absent with the reason. A
+target is reached if the whole interval reaches it; guide 003 has none.
 """
 
 from __future__ import annotations

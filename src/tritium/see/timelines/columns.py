@@ -1,8 +1,8 @@
 """The columns of a timeline's page: spans by row and level, gaps, path, counters and samples, packed for the browser.
 
-Knows nothing of HTML. A row is a thread's lane, or the calls that a thread made on a device. Spans of one row and level are
-disjoint and in order, so that a browser finds those of a pixel by bisection. Everything is counted first: of more spans than
-fit the longest stay, which keeps every span inside its callers, and the page names the number left out.
+A row is a thread's lane, or the calls that a thread made on a device. Spans of one row and level are disjoint and in order,
+so that a browser finds those of a pixel by bisection. Everything is counted first: of more spans than fit the longest stay,
+which keeps every span inside its callers, and the page names the number left out.
 """
 
 from __future__ import annotations

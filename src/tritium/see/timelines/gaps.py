@@ -1,8 +1,8 @@
 """Gaps of a timeline: times in which nothing was recorded on a lane between two spans, and what was waited for.
 
-Knows nothing of drawing. Reasons are evidence, not guesses: an item that the stage before of a `tt.Pipeline` had not
-finished, a full queue before the stage after, a call that had not been made for a device, or the Python line of the samples.
-What none of them explains is named so.
+Reasons are evidence, not guesses: an item that the stage before of a `tt.Pipeline` had not finished, a full queue before the
+stage after, a call that had not been made for a device, or the Python line of the samples. What none of them explains is
+named so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several timelines on one clock: profiles of processes that ran at the same time, as the lanes of one timeline.
 
-Knows nothing of files. Each profile has the time of day at which it began; their lanes are named after them.
+Each profile has the time of day at which it began; their lanes are named after them.
 """
 
 from __future__ import annotations

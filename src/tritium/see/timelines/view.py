@@ -1,6 +1,6 @@
 """The timeline as a part of a page: a canvas with its tools, its columns inside, its style and its script.
 
-Knows nothing of profiles beyond their timelines. Without script the page names the picture that needs none.
+Without script the page names the picture that needs none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Timelines, call trees, flame graphs, and the trace formats of others.
-
-Knows nothing of profiles or reports.
-"""
+"""Timelines, call trees, flame graphs, and the trace formats of others."""

@@ -1,7 +1,7 @@
 """Strict validation of Chrome traces, speedscope files and folded stacks; every fault has its position.
 
-Knows nothing of how they were written. Stricter than the viewers, which draw what they can: spans of a thread must nest,
-times must not decrease, and every thread must have a name. Speedscope's rules are those of its published schema
+Stricter than the viewers, which draw what they can: spans of a thread must nest, times must not decrease, and every
+thread must have a name. Speedscope's rules are those of its published schema
 (https://www.speedscope.app/file-format-schema.json) and the requirements of its description.
 """
 

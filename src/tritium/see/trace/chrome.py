@@ -1,8 +1,8 @@
 """Export of a timeline as a Chrome trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-Knows nothing of recording. In the object form: names of processes and threads, spans nested on every thread, counters, and
-arrows from a call on the host to its work on a device. Times are µs with three decimals: whole ns, never rounded. Beyond
-the cap the spans that began last are left out, and the trace has their number.
+In the object form: names of processes and threads, spans nested on every thread, counters, and arrows from a call on the
+host to its work on a device. Times are µs with three decimals: whole ns, never rounded. Beyond the cap the spans that
+began last are left out, and the trace has their number.
 """
 
 from __future__ import annotations

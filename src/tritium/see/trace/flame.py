@@ -1,7 +1,7 @@
 """Flame graphs as SVG: a standalone file that is readable without script, and the same for a page.
 
-Knows nothing of timelines. A file includes the stylesheet and the script of `see.trace.flame_look`; a page has them once and calls
-`flameGraph(svg)` for every `svg.flame`.
+A file includes the stylesheet and the script of `see.trace.flame_look`; a page has them once and calls `flameGraph(svg)` for every
+`svg.flame`.
 """
 
 from __future__ import annotations

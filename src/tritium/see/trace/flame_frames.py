@@ -1,8 +1,7 @@
 """Layout of a call tree as rows of bars, drawn as SVG: shared by plain and differential flame graphs.
 
-Knows nothing of the meaning of colours. The root is at the top, its callees below in the order of their first call.
-Lengths are in the tree's unit: the value of a bar is exact, regardless of rounding to pixels. Bars too narrow to see are
-combined into one with their number.
+The root is at the top, its callees below in the order of their first call. Lengths are in the tree's unit: the value of
+a bar is exact, regardless of rounding to pixels. Bars too narrow to see are combined into one with their number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The style of flame graphs: colours of the light and dark theme, sizes, stylesheet, and the script for zoom and search.
 
-Knows nothing of profiles. Names get warm colours of different lightness, so that neighbours are distinguishable with any
-colour vision; a colour only identifies a name. In a comparison blue is less and red is more, and a sign repeats it.
+Names get warm colours of different lightness, so that neighbours are distinguishable with any colour vision; a colour
+only identifies a name. In a comparison blue is less and red is more, and a sign repeats it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Folded stacks, `a;b;c 123`, as read by flamegraph.pl, inferno, speedscope and difffolded.pl.
 
-Knows nothing of drawing. A line is a stack and its own time in ns; two columns are before and after. Separators inside a
-name are replaced, so that a line has the right number of frames.
+A line is a stack and its own time in ns; two columns are before and after. Separators inside a name are replaced, so
+that a line has the right number of frames.
 """
 
 from __future__ import annotations

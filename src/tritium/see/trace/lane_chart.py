@@ -1,6 +1,6 @@
 """A timeline as SVG: one file without script, a row for each lane, nested spans below each other, the critical path marked.
 
-Knows nothing of how the path is found. Of many spans the longest are drawn, and the picture says how many are left out.
+Of many spans the longest are drawn, and the picture says how many are left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Background sampling while a program runs: Python stacks, and quantities over time, on the clock of the spans.
 
-Knows nothing of spans. The stacks are those of the interpreter (`sys._current_frames`), taken when it releases the GIL: a
-native call that holds the GIL is seen when it ends, by a late sample that counts as the time since the one before. Memory is
-bounded: when full, every second sample is dropped and the sampling interval doubles.
+The stacks are those of the interpreter (`sys._current_frames`), taken when it releases the GIL: a native call that holds the
+GIL is seen when it ends, by a late sample that counts as the time since the one before. Memory is bounded: when full, every
+second sample is dropped and the sampling interval doubles.
 """
 
 from __future__ import annotations

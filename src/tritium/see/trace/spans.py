@@ -1,7 +1,4 @@
-"""Conversion of recorded spans to the columns of a timeline: the kind of each call and its lane.
-
-Knows nothing of how spans are recorded or shown.
-"""
+"""Conversion of recorded spans to the columns of a timeline: the kind of each call and its lane."""
 
 from __future__ import annotations
 

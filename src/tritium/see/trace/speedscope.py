@@ -1,6 +1,6 @@
 """Export of a timeline as a speedscope file (https://www.speedscope.app): an evented profile per track, sampled ones for stacks.
 
-Knows nothing of recording. Times are whole ns. Beyond the cap the spans that began last are left out, and the file's name says so.
+Times are whole ns. Beyond the cap the spans that began last are left out, and the file's name says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The data of a profile: spans on lanes, counters, and sampled stacks, in immutable columns.
 
-Knows nothing of recording or drawing. A span is on one lane (a thread, or a device's queue); two spans of a lane are
-disjoint or nested: scopes that overlap get lanes of their own. Times are ns since the profile began.
+A span is on one lane (a thread, or a device's queue); two spans of a lane are disjoint or nested: scopes that
+overlap get lanes of their own. Times are ns since the profile began.
 """
 
 from __future__ import annotations

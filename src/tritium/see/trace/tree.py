@@ -1,6 +1,6 @@
 """The nesting of spans: parents, own time, and the call tree.
 
-Knows nothing of drawing. A span's own time is its time minus that of the spans directly inside it.
+A span's own time is its time minus that of the spans directly inside it.
 """
 
 from __future__ import annotations

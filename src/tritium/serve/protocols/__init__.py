@@ -1,4 +1,1 @@
-"""The protocols of a server: requests of OpenAI's and Anthropic's APIs as one kind of request, and answers in their shapes.
-
-Knows nothing of sockets, threads or models.
-"""
+"""The protocols of a server: requests of OpenAI's and Anthropic's APIs as one kind of request, and answers in their shapes."""

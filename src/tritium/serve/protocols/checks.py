@@ -1,7 +1,4 @@
-"""Checks of single values in the JSON of requests: each returns the value as it is used, or raises ValueError saying what is needed.
-
-Knows nothing of which fields there are.
-"""
+"""Checks of single values in the JSON of requests: each returns the value as it is used, or raises ValueError saying what is needed."""
 
 from __future__ import annotations
 

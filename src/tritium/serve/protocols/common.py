@@ -1,7 +1,4 @@
-"""The types that all protocols share: a checked request, parts of answers as they come, whole answers, and errors.
-
-Knows nothing of JSON shapes (`openai`, `responses`, `messages`), sockets or threads.
-"""
+"""The types that all protocols share: a checked request, parts of answers as they come, whole answers, and errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The fields that JSON objects of a request may have: accepted, accepted without effect, refused; all others are unknown.
 
-Knows nothing of what accepted fields mean (`serve.openai`). A field that is dropped in silence gives a wrong answer that
-looks right, so every field is listed here or refused by name.
+A field that is dropped in silence gives a wrong answer that looks right, so every field is listed here or refused by
+name.
 """
 
 from __future__ import annotations

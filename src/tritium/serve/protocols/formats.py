@@ -1,6 +1,6 @@
 """The format of an answer as the dialects of OpenAI, vLLM, SGLang and llama.cpp ask for it: one of their fields to one `Format`.
 
-Knows nothing of tokens. A schema, grammar or regular expression is compiled when the vocabulary is known (`Answers.requests`).
+A schema, grammar or regular expression is compiled when the vocabulary is known (`Answers.requests`).
 """
 
 from __future__ import annotations

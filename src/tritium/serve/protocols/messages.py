@@ -1,7 +1,4 @@
-"""Anthropic's Messages API as a chat: its blocks to messages, and answers to blocks, whole or streamed.
-
-Knows nothing of sockets, keys or threads.
-"""
+"""Anthropic's Messages API as a chat: its blocks to messages, and answers to blocks, whole or streamed."""
 
 from __future__ import annotations
 

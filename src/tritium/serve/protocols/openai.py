@@ -1,6 +1,6 @@
 """OpenAI's completions and chat completions: JSON to a request, and answers to JSON, whole or streamed.
 
-Knows nothing of sockets, keys or threads. Which fields there are, and which are refused, is listed in `protocols.fields`.
+Which fields there are, and which are refused, is listed in `protocols.fields`.
 """
 
 from __future__ import annotations

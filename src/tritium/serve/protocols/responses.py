@@ -1,6 +1,6 @@
 """OpenAI's Responses API as a chat without memory: its items to messages, and answers to items, whole or streamed.
 
-Knows nothing of sockets, keys or threads. Nothing is kept between requests: a client sends the items of earlier responses back.
+Nothing is kept between requests: a client sends the items of earlier responses back.
 """
 
 from __future__ import annotations

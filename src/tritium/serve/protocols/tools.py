@@ -1,6 +1,6 @@
 """Tool calls: what a chat template is shown of tools, the calls in the text of an answer as it comes, and grammars that force them.
 
-Knows nothing of HTTP or tokens. Models write calls in few styles, each with the JSON of a name and its arguments:
+Models write calls in few styles, each with the JSON of a name and its arguments:
 
     hermes    <tool_call>{"name": "f", "arguments": {…}}</tool_call>    Qwen, Hermes, Falcon
     llama     {"name": "f", "parameters": {…}}                          the whole answer; Llama 3

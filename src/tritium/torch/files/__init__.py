@@ -1,4 +1,4 @@
 """Files of PyTorch models: ternary model files read and written, and adapters in PEFT's format.
 
-Knows nothing of training. Layers are those of `tritium.torch`; formats are those of `tritium.io`.
+Layers are those of `tritium.torch`; formats are those of `tritium.io`.
 """

@@ -1,7 +1,6 @@
 """Adapters as PEFT's files: adapter_config.json and adapter_model.safetensors in a folder, which PEFT reads and writes too.
 
-Knows nothing of training. What a file says is checked before memory is spent; fields whose meaning the layers do not have are
-refused by name.
+What a file says is checked before memory is spent; fields whose meaning the layers do not have are refused by name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ternary model files in PyTorch: the codes and scales of a file become layers, packed or as latent weights.
 
-Knows nothing of training. What a layer computes with at its first step are the codes and scales of the file, to the bit.
+What a layer computes with at its first step are the codes and scales of the file, to the bit.
 """
 
 from __future__ import annotations

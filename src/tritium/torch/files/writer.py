@@ -1,6 +1,6 @@
 """PyTorch models written as files: packed Hugging Face directories, GGUF, and whatever else `tritium.io` writes.
 
-Knows nothing of training. What is written are the ternary weights and scales the layers compute with, to the bit.
+What is written are the ternary weights and scales the layers compute with, to the bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Attention and KV caches on a GPU.
-
-Knows nothing of linear layers.
-"""
+"""Attention and KV caches on a GPU."""

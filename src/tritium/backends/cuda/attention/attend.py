@@ -1,7 +1,7 @@
 """Attention over KV caches by Triton kernels: f64 inside, rounded once, so that bits do not depend on the device.
 
-Knows nothing of storages, Tritium's tensors or graphs. The place of each sequence in its cache is read on the device:
-nothing waits for the host, and a CUDA graph of it serves any length.
+The place of each sequence in its cache is read on the device: nothing waits for the host, and a CUDA graph of it
+serves any length.
 """
 
 from __future__ import annotations

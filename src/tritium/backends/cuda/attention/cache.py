@@ -1,7 +1,7 @@
 """Writes of new tokens to KV caches by Triton kernels: norm and rotate heads, write them to their places, check those places.
 
-Knows nothing of storages, Tritium's tensors or graphs. The place of each sequence is read on the device: nothing waits
-for the host. Rows of places with more than three columns hold the blocks of a sequence in a paged cache.
+The place of each sequence is read on the device: nothing waits for the host. Rows of places with more than three
+columns hold the blocks of a sequence in a paged cache.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Attention of one new token a sequence, in Gluon: f64 without tensor cores, whose operands would have to pass through
 shared memory; threads share only scores and weights there.
 
-Knows nothing of torch or of tile configs. Heads have 128 elements, caches hold half floats. A CTA takes a share of the
-keys of one kv head, as `cuda.attention.shares` divides them; `cuda.attention.attend` says how shares are joined. Keys:
-sixteen lanes along each. Values: a thread for each element of a head, which adds up all keys by itself.
+Heads have 128 elements, caches hold half floats. A CTA takes a share of the keys of one kv head, as
+`cuda.attention.shares` divides them; `cuda.attention.attend` says how shares are joined. Keys: sixteen lanes along
+each. Values: a thread for each element of a head, which adds up all keys by itself.
 
 A token may come fresh: the heads of Q, K and V as their product gave them. CTAs then rotate what they need of it by
 themselves, step by step as `rope_kernel` does, and the one whose share holds the new key writes it and its value to the

@@ -1,8 +1,7 @@
 """Attention of one new token of each of many sequences, in Gluon: f64 on tensor cores, whose operands threads load where they need them.
 
-Knows nothing of torch or of tile configs. Heads have 128 elements, caches hold half floats. Every warp takes 16 keys at a time by itself, with
-a largest score and sums of its own, so that no warp waits for another; at the end of a share the warps join. Columns of a product are queries:
-eight, of which at most four differ.
+Heads have 128 elements, caches hold half floats. Every warp takes 16 keys at a time by itself, with a largest score and sums of its own, so
+that no warp waits for another; at the end of a share the warps join. Columns of a product are queries: eight, of which at most four differ.
 
 The fragments of mma.m16n8k16 for lane 4 g + t: A has rows g and g + 8 at columns t, t + 4, t + 8, t + 12; B the same of its rows at column g;
 C rows g and g + 8 at columns 2 t and 2 t + 1. Which element of a head stands for which column of A is free, as long as B agrees, so lanes

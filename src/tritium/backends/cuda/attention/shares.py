@@ -1,8 +1,8 @@
 """Shares of the keys of sequences of different lengths, one for each CTA, and the addresses of keys, in Gluon.
 
-Knows nothing of torch, queries or values. A launch has so many CTAs for each kv head, whatever the lengths. Each CTA reads the places
-of all sequences and finds its own share: all shares have about as many keys, so a long sequence takes many CTAs and a short one takes
-one. Lengths are read on the device, so a CUDA graph serves any.
+A launch has so many CTAs for each kv head, whatever the lengths. Each CTA reads the places of all sequences and finds its own share:
+all shares have about as many keys, so a long sequence takes many CTAs and a short one takes one. Lengths are read on the device, so a
+CUDA graph serves any.
 
 A row of places is (slot, start, count) of a sequence, and of a paged cache the numbers of its blocks behind them: block i holds keys
 i * BLOCK to (i + 1) * BLOCK. BLOCK is 0 where a slot holds all keys of its sequence.

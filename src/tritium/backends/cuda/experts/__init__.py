@@ -1,4 +1,1 @@
-"""Mixtures of experts on a GPU: the choice of experts, and products with the weights of those that tokens chose.
-
-Knows nothing of models.
-"""
+"""Mixtures of experts on a GPU: the choice of experts, and products with the weights of those that tokens chose."""

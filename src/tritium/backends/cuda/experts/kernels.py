@@ -1,9 +1,9 @@
 """Products of int8 tokens with the weights of the experts they chose, in plain Triton, for every GPU it supports.
 
-Knows nothing of torch or of tile configs. A pair is a token and one of its experts: pairs of few tokens have CTAs of their own, which
-read the weights of their expert alone; of many, `arrange` sorts them by expert into tiles that belong to one expert each. Weights of
-expert e are rows e N … of one matrix, in the layouts of `cuda.linear`. SHARE pairs in a row have the same token. The number of an
-expert that does not exist is marked in `outside`; its pair gets the results of another expert, or none.
+A pair is a token and one of its experts: pairs of few tokens have CTAs of their own, which read the weights of their expert alone; of
+many, `arrange` sorts them by expert into tiles that belong to one expert each. Weights of expert e are rows e N … of one matrix, in
+the layouts of `cuda.linear`. SHARE pairs in a row have the same token. The number of an expert that does not exist is marked in
+`outside`; its pair gets the results of another expert, or none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Products of tokens with the weights of the experts they chose, and the choice of experts, as ops of a GPU.
 
-Knows nothing of storages, Tritium's tensors or graphs. Everything can be captured by CUDA graphs: which experts are chosen is known on
-the device alone, and the shapes of all launches depend on the number of pairs only. On CPU tensors Triton's interpreter runs the kernels.
+Everything can be captured by CUDA graphs: which experts are chosen is known on the device alone, and the shapes of all launches depend on
+the number of pairs only. On CPU tensors Triton's interpreter runs the kernels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The choice of experts by Triton kernels: the largest scores of each token, their numbers in order, and the scores at them.
 
-Knows nothing of ops, axes or Tritium's tensors. Each is one launch, where torch sorts whole rows, and checks and clamps indices one
-operation after another. Nothing waits for the device.
+Each is one launch, where torch sorts whole rows, and checks and clamps indices one operation after another. Nothing waits for the
+device.
 
 A score is a signed 64-bit key as in `cuda.head.argmax`: above the order of the floats, with NaN above all; below, how early its index is.
 """

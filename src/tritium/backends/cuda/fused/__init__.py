@@ -1,4 +1,1 @@
-"""Fused element-wise bodies on a GPU as one generated Triton kernel each.
-
-Knows nothing of programs.
-"""
+"""Fused element-wise bodies on a GPU as one generated Triton kernel each."""

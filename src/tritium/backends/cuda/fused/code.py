@@ -1,8 +1,8 @@
 """The code of a fusion group, as lines of Triton: loads, maps written from the ops' `expr`, and reductions of whole
 rows.
 
-Knows nothing of memory, sizes or launches, and imports neither torch nor Triton. Each value of f16 or bf16 is held in
-f32 and rounded where the op by itself would round; a norm or softmax becomes its maps and reductions.
+Each value of f16 or bf16 is held in f32 and rounded where the op by itself would round; a norm or softmax becomes its
+maps and reductions.
 """
 
 from __future__ import annotations

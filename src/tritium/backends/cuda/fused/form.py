@@ -1,6 +1,6 @@
 """The grid of a fused kernel: how elements are distributed over its CTAs. The numbers were raced on an H200.
 
-Knows nothing of text, torch or Triton. Four kinds:
+Four kinds:
 
     flat     every operand is contiguous, or is one number
     tiles    maps of operands that are broadcast or strided: rows and columns in tiles

@@ -1,8 +1,7 @@
 """Fusion groups on CUDA as one Triton kernel each, generated from the ops' `expr`.
 
-Knows nothing of storages, Tritium's tensors or graphs. A maker takes the output spec and the fusion group, and returns
-a function of torch tensors, as `elements.fused` does; its results are new memory. torch and Triton are imported when a
-kernel is made.
+A maker takes the output spec and the fusion group, and returns a function of torch tensors, as `elements.fused` does;
+its results are new memory. torch and Triton are imported when a kernel is made.
 """
 
 from __future__ import annotations

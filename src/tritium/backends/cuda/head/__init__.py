@@ -1,4 +1,1 @@
-"""The output head on a GPU: products with weights of half floats, the largest of long rows, and both through an int8 copy.
-
-Knows nothing of models.
-"""
+"""The output head on a GPU: products with weights of half floats, the largest of long rows, and both through an int8 copy."""

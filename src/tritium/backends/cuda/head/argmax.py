@@ -1,7 +1,7 @@
 """Argmax of long rows by Triton kernels: blocks of a row in parallel, then a reduction over the blocks of each row.
 
-Knows nothing of ops, axes or Tritium's tensors. Everything can be captured by CUDA graphs: nothing waits for the
-device, and only results and the keys of blocks are allocated.
+Everything can be captured by CUDA graphs: nothing waits for the device, and only results and the keys of blocks
+are allocated.
 
 An element is a signed 64-bit key: the upper 32 bits are ordered as the floats are, with NaN above all of them; the
 lower ones are 2**31 - 1 minus the index. So the largest key is the first of the largest elements, as in np.argmax.

@@ -1,8 +1,8 @@
 """The largest logit of a head of half floats through an int8 copy of it, in Triton kernels: bounds on all logits, and exact ones of
 those that may be the largest.
 
-Knows nothing of ops or of Tritium's tensors. `docs/certified.md` has the proof of the bounds. Nothing waits for the host and nothing
-is chosen there: where bounds say little, or nothing, more rows of the head are read by the same launches, up to all of them.
+`docs/certified.md` has the proof of the bounds. Nothing waits for the host and nothing is chosen there: where bounds say little, or
+nothing, more rows of the head are read by the same launches, up to all of them.
 
 1. `split_kernel` makes two int8 vectors of each token, the second of what the first lost, and the factors of its bounds.
 2. `bounds_kernel` multiplies both with the copy. It leaves an upper bound of each logit, the largest of each block of rows, and the

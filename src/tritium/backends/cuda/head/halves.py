@@ -1,7 +1,7 @@
 """Products of a few tokens with weights of half floats in one Triton kernel: weights are read once; sums are f32.
 
-Knows nothing of ops or of Tritium's tensors. The sums of a token are added in an order that depends on nothing but its
-columns: it gives the same bits alone and in any batch.
+The sums of a token are added in an order that depends on nothing but its columns: it gives the same bits alone and in
+any batch.
 """
 
 from __future__ import annotations

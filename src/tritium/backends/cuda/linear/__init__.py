@@ -1,4 +1,1 @@
-"""Linear layers on a GPU: products of quantised or half-float weights.
-
-Knows nothing of attention.
-"""
+"""Linear layers on a GPU: products of quantised or half-float weights."""

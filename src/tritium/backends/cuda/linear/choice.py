@@ -1,9 +1,9 @@
 """The choice of a kernel and its tile config for ternary or int8 weights and so many tokens: by a model of times, or by
 rule.
 
-Knows nothing of torch or triton. On Hopper, ternary weights and more than a few tokens take the candidate that
-`cuda.linear.model` says is fastest; `TABLE` is what was measured for fewer. Results of `tritium tune` on this GPU come
-before both, and those set by `use` before these.
+On Hopper, ternary weights and more than a few tokens take the candidate that `cuda.linear.model` says is fastest;
+`TABLE` is what was measured for fewer. Results of `tritium tune` on this GPU come before both, and those set by `use`
+before these.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Products of a few tokens by tensor cores (mma.sync m16n8k32), in Gluon: weights are stored in the order in which
 lanes need them.
 
-Knows nothing of torch or of tile configs. Words w [N / 16][KP / 128][lane 32][4]: word r, byte b, field p of a lane
-hold the code of row 16 t + lane // 4 + 8 (r % 2) and, with j = 2 p + r // 2, column 128 c + 64 (j // 4) + 16 (lane % 4)
-+ 4 (j % 4) + b: so a lane reads its tokens in place, 16 bytes at a time, and nothing passes through shared memory.
+Words w [N / 16][KP / 128][lane 32][4]: word r, byte b, field p of a lane hold the code of row 16 t + lane // 4 + 8 (r %
+2) and, with j = 2 p + r // 2, column 128 c + 64 (j // 4) + 16 (lane % 4) + 4 (j % 4) + b: so a lane reads its tokens in
+place, 16 bytes at a time, and nothing passes through shared memory.
 """
 
 from __future__ import annotations

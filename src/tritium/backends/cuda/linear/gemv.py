@@ -1,8 +1,8 @@
 """Products of one to eight tokens with all weights by dp4a, in Gluon: every thread streams 16 bytes of a row at a time.
 
-Knows nothing of torch or of tile configs. Ternary codes are in four planes as in `cuda.linear.plain`; int8 weights row
-by row. Fields are masked in place, each in an accumulator of its own, and shifted once at the end. One token may come
-as floats: every CTA then quantises it for itself, step by step as `cuda.linear.quantise` does.
+Ternary codes are in four planes as in `cuda.linear.plain`; int8 weights row by row. Fields are masked in place, each
+in an accumulator of its own, and shifted once at the end. One token may come as floats: every CTA then quantises it
+for itself, step by step as `cuda.linear.quantise` does.
 """
 
 from __future__ import annotations

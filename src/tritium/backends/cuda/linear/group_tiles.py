@@ -1,11 +1,11 @@
 """Products of many tokens with weights that have a scale for each 64 or 128 columns, by Hopper's warpgroup tensor cores, in Gluon.
 
-Knows nothing of torch or of tile configs. Weights are in units of four groups: byte i of a unit belongs to column i of each, and
-four bytes hold 16 codes w + 1 so that a permutation of bytes decodes one group of them: nibble b has those of the first and the
-third group, nibble b + 4 those of the second and the fourth. One warp fetches units of weights and groups of tokens, two
-warpgroups of 64 rows each multiply: while the tensor cores compute one group, or half of its tokens, the sums of the one before are
-scaled and added in f32, in order: in blocks of 1,024 columns, then block after block. Where SPLIT CTAs share the blocks of a tile,
-each leaves the sums of its blocks, and the last to arrive adds all of them in order.
+Weights are in units of four groups: byte i of a unit belongs to column i of each, and four bytes hold 16 codes w + 1 so that a
+permutation of bytes decodes one group of them: nibble b has those of the first and the third group, nibble b + 4 those of the
+second and the fourth. One warp fetches units of weights and groups of tokens, two warpgroups of 64 rows each multiply: while the
+tensor cores compute one group, or half of its tokens, the sums of the one before are scaled and added in f32, in order: in blocks
+of 1,024 columns, then block after block. Where SPLIT CTAs share the blocks of a tile, each leaves the sums of its blocks, and the
+last to arrive adds all of them in order.
 """
 
 from __future__ import annotations

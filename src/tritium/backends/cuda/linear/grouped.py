@@ -1,9 +1,9 @@
 """Products of int8 tokens with ternary weights that have a scale for each 64 or 128 columns, in plain Triton.
 
-Knows nothing of torch. Codes w + 1 have two bits: of each 128 columns a row has 32 bytes, byte i with the codes of columns i, 32 + i,
-64 + i and 96 + i, so that the planes of a byte belong to one group of 128 columns, or two and two to groups of 64. They become signed
-bytes, since the sum of each group of each token, which codes would be too large by, is more to read than that costs. The sum of a
-group is scaled and added in f32, in order: in blocks of 1,024 columns, then block after block.
+Codes w + 1 have two bits: of each 128 columns a row has 32 bytes, byte i with the codes of columns i, 32 + i, 64 + i and 96 + i, so
+that the planes of a byte belong to one group of 128 columns, or two and two to groups of 64. They become signed bytes, since the sum
+of each group of each token, which codes would be too large by, is more to read than that costs. The sum of a group is scaled and
+added in f32, in order: in blocks of 1,024 columns, then block after block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measurements on an H200: the fastest tile configs of the kernels of few tokens for some shapes, and the times of
 tiles.
 
-Knows nothing of who uses it. Configs are as `cuda.linear.choice.choice` takes them; times are the constants of
-`cuda.linear.model`, printed by `bench/cuda_fit.py`.
+Configs are as `cuda.linear.choice.choice` takes them; times are the constants of `cuda.linear.model`, printed
+by `bench/cuda_fit.py`.
 """
 
 from __future__ import annotations

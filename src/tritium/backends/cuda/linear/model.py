@@ -1,8 +1,8 @@
 """A model of the time of the kernel `wgmma` on Hopper, with constants that were fitted to measurements.
 
-Knows nothing of torch, triton or how candidates are made. A CTA has a start (its launch, the first stages, its
-results), and steps at a constant rate for each tile; what tiles, parts and rounds cost beyond that is the same for all
-tiles. `bench/cuda_sweep.py` measures, `bench/cuda_fit.py` fits, `cuda.linear.measured` holds the result.
+A CTA has a start (its launch, the first stages, its results), and steps at a constant rate for each tile; what tiles,
+parts and rounds cost beyond that is the same for all tiles. `bench/cuda_sweep.py` measures, `bench/cuda_fit.py` fits,
+`cuda.linear.measured` holds the result.
 """
 
 from __future__ import annotations

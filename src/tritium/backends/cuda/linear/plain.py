@@ -1,9 +1,8 @@
 """Products of int8 tokens with weights in plain Triton, for every GPU it supports; the interpreter runs these kernels
 too.
 
-Knows nothing of torch or of tile configs. Ternary codes are w + 1 in four planes: byte j of a row holds those of
-columns j, j + KB, j + 2 KB and j + 3 KB, and the sum of the token is subtracted once. ASM=False spells the integer
-steps out.
+Ternary codes are w + 1 in four planes: byte j of a row holds those of columns j, j + KB, j + 2 KB and j + 3 KB,
+and the sum of the token is subtracted once. ASM=False spells the integer steps out.
 """
 
 from __future__ import annotations

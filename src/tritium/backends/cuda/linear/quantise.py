@@ -1,6 +1,6 @@
 """Tokens to int8 in one Triton kernel: what `quantized.tokens` does to a row, after an optional root-mean-square norm.
 
-Knows nothing of weights or products. Every float step is one rounding: kernels are built without fused multiply-add.
+Every float step is one rounding: kernels are built without fused multiply-add.
 """
 
 from __future__ import annotations

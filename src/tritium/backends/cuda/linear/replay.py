@@ -1,10 +1,9 @@
 """Calls that launch the same kernels again, natively: with all parameters packed, the host spends little on them.
 
-Knows nothing of which kernels there are. A call is run once with its launches recorded; a plan launches the compiled
-kernels with the same arguments, but for its input and its result: by `cuda.launcher`, or where that is not available by
-what Triton compiled, with the results of its binder cached. Memory between its kernels is shared by all plans of a
-thread and stream, whose launches run in order. Nothing is replayed while a graph is captured: a graph must own what it
-reads.
+A call is run once with its launches recorded; a plan launches the compiled kernels with the same arguments, but for its
+input and its result: by `cuda.launcher`, or where that is not available by what Triton compiled, with the results of
+its binder cached. Memory between its kernels is shared by all plans of a thread and stream, whose launches run in
+order. Nothing is replayed while a graph is captured: a graph must own what it reads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The distribution of the tiles of a product over the CTAs of a launch. Knows nothing of torch, of triton or of tile
-configs.
-"""
+"""The distribution of the tiles of a product over the CTAs of a launch."""
 
 from __future__ import annotations
 

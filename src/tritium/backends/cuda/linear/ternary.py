@@ -1,9 +1,8 @@
 """Linear layers of ternary or int8 weights on a GPU: quantise tokens, multiply exactly, scale. Runs the kernels of
 `cuda.linear`.
 
-Knows nothing of the op table, Tritium's tensors or graphs. Everything can be captured by CUDA graphs: once kernels are
-compiled nothing waits for the device, and only results and partial sums are allocated. On CPU tensors Triton's
-interpreter runs the plain kernels.
+Everything can be captured by CUDA graphs: once kernels are compiled nothing waits for the device, and only results and
+partial sums are allocated. On CPU tensors Triton's interpreter runs the plain kernels.
 """
 
 from __future__ import annotations

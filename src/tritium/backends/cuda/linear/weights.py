@@ -1,7 +1,4 @@
-"""Ternary or int8 weights on a GPU in the layouts that its kernels read, made there from how they are stored.
-
-Knows nothing of tokens, products or tile configs.
-"""
+"""Ternary or int8 weights on a GPU in the layouts that its kernels read, made there from how they are stored."""
 
 from __future__ import annotations
 

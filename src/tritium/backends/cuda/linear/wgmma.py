@@ -1,12 +1,12 @@
 """Products of many tokens by Hopper's warpgroup tensor cores, in Gluon: one warp fetches tiles, two warpgroups
 multiply.
 
-Knows nothing of torch or of tile configs. Ternary codes are in four planes as in `cuda.linear.plain` and become the
-left operand in registers; int8 weights are multiplied out of shared memory. CTAs take tiles in turns. Where SPLIT CTAs
-share the columns of each, all but the last to arrive leave their sums in `partial`, and the last adds them up and
-finishes. Tiles from `whole` on, which are fewer than CTAs, are shared so by `parts` CTAs each (PIECES 0), or cut into
-PIECES of their tokens, one for a CTA, which share no sums. Tensors have a power of two tokens: a tile of more has the
-rest in others, which are multiplied with the same weights. Tuples hold one element for each tensor.
+Ternary codes are in four planes as in `cuda.linear.plain` and become the left operand in registers; int8 weights are
+multiplied out of shared memory. CTAs take tiles in turns. Where SPLIT CTAs share the columns of each, all but the last
+to arrive leave their sums in `partial`, and the last adds them up and finishes. Tiles from `whole` on, which are fewer
+than CTAs, are shared so by `parts` CTAs each (PIECES 0), or cut into PIECES of their tokens, one for a CTA, which
+share no sums. Tensors have a power of two tokens: a tile of more has the rest in others, which are multiplied with the
+same weights. Tuples hold one element for each tensor.
 """
 
 from __future__ import annotations

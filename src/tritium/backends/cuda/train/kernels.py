@@ -1,8 +1,8 @@
 """The passes of a training step around its products, in plain Triton: latent weights to codes and back, int8 tokens back to floats, gradients
 to int8.
 
-Knows nothing of torch. Codes are those of `cuda.linear.plain`: w + 1 in four planes, byte j of a row holds those of columns j, j + KB,
-j + 2 KB and j + 3 KB. Every float step is one rounding: kernels are built without fused multiply-add.
+Codes are those of `cuda.linear.plain`: w + 1 in four planes, byte j of a row holds those of columns j, j + KB, j + 2 KB and j + 3 KB.
+Every float step is one rounding: kernels are built without fused multiply-add.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The rounded values that a forward pass saves for the backward pass.
-
-Knows nothing of kernels.
-"""
+"""The rounded values that a forward pass saves for the backward pass."""
 
 from __future__ import annotations
 

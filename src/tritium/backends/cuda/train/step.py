@@ -1,7 +1,7 @@
 """A training step of a ternary layer on a GPU: forward by int8 products with exact sums, backward by bf16 or int8 ones.
 
-Knows nothing of autograd, modules or the op table. Weights are ternarised anew in each call. Everything can be captured by CUDA graphs: nothing
-waits for the device. On CPU tensors Triton's interpreter runs the plain kernels.
+Weights are ternarised anew in each call. Everything can be captured by CUDA graphs: nothing waits for the device. On CPU tensors Triton's
+interpreter runs the plain kernels.
 """
 
 from __future__ import annotations
