@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tritium as tt
-from doc_pages import ROOT, parse
+from doc_pages import NOT_EDITABLE, ROOT, parse
 from structure import calls, statements, structure_of
 from tritium import buffer
 
@@ -246,7 +246,7 @@ def test_the_worker_takes_perf_from_its_own_folder_and_the_rest_from_the_other(t
     for name in ("errors", "escape", "settings"):
         (other / f"{name}.py").write_text((PACKAGE / f"{name}.py").read_text(encoding="utf-8"))
     code = (
-        "import importlib.util, sys\n"
+        f"{NOT_EDITABLE}import importlib.util\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         f"spec = importlib.util.spec_from_file_location('worker', {str(PACKAGE / 'perf/engine/worker.py')!r})\n"
         "worker = importlib.util.module_from_spec(spec)\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from doc_pages import ROOT, Block, Edit, parse
+from doc_pages import NOT_EDITABLE, ROOT, Block, Edit, parse
 from tritium.buffer import native
 
 FILES = {  # what each page promises
@@ -68,11 +68,7 @@ def edited_copy(page: str, folder: Path) -> dict[str, str]:
         shutil.copy(native.__file__, folder / "src" / "tritium")
     for edit, code in edits(page):
         edit.apply(folder, code)
-    # What an editable install imports comes before PYTHONPATH.
-    (folder / "src" / "sitecustomize.py").write_text(
-        "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != '_editable_skbc_tritium']\n",
-        encoding="utf-8",
-    )
+    (folder / "src" / "sitecustomize.py").write_text(NOT_EDITABLE, encoding="utf-8")
     programs = folder / "bin"
     programs.mkdir()
     tritium = programs / "tritium"

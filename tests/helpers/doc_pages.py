@@ -18,6 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+# Lines of Python: what an editable install imports comes before PYTHONPATH, and is not wanted where another copy of the package is.
+NOT_EDITABLE = (
+    "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != '_tritium_editable']\n"
+)
 MEASURED, HERE = ", measured", ", here"
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*(\w*)")
 MARK = re.compile(r"^\s*<!--\s*(not run:|needs|page needs|new file:|edit:|with the edits|prints)\s*(.*?)\s*-->\s*$")
