@@ -115,6 +115,40 @@ def test_windows_gets_a_sentence_instead_of_a_compiler_error(tmp_path: Path, pur
     assert list(tmp_path.iterdir()) == []
 
 
+def configured(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Configure the native build in a folder."""
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("needs cmake")
+    command = [cmake, "-S", str(ROOT), "-B", str(folder / "build"), *options]
+    return subprocess.run(command, env=os.environ | variables, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "says"),
+    [
+        ("/no/such/c++", "No C++ compiler was found: install one (Debian: apt install g++; macOS: xcode-select --install) or"),
+        (str(shutil.which("false")), "/false does not run (1): set CXX to one that does or"),
+    ],
+)
+def test_a_build_without_a_compiler_says_what_to_do(compiler: str, says: str, tmp_path: Path) -> None:
+    done = configured(tmp_path, CXX=compiler)
+    assert done.returncode != 0
+    assert f"{says} install without native code: TRITIUM_PURE=1 pip install ." in " ".join(done.stderr.split())
+    assert done.stderr.count("CMake Error") == 1
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_a_build_without_room_on_the_disk_says_what_to_do(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *disk_usage*) echo 66;; *) exec {sys.executable} "$@";; esac\n')
+    python.chmod(0o755)
+    done = configured(tmp_path, f"-DPython_EXECUTABLE={python}")
+    assert done.returncode != 0
+    assert "66 MiB are free where the build writes" in " ".join(done.stderr.split())
+    assert "100 MiB are needed: make room, then install again" in " ".join(done.stderr.split())
+
+
 def test_the_reason_against_the_limited_api_is_true() -> None:
     """docs/platforms.md: what `csrc/python` uses and the limited API has not."""
     text = "".join(f.read_text(encoding="utf-8") for f in sorted((ROOT / "csrc" / "python").iterdir()))
