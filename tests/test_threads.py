@@ -344,7 +344,7 @@ assert long(2**24).sum().item() == 2**24
 
 @needs_native
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that send signals")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "code",
     [REDUCTIONS, PRODUCTS, ELEMENTS, PROGRAMS, HANDLERS],

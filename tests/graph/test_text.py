@@ -210,6 +210,7 @@ def test_a_text_by_hand_may_leave_out_defaults_and_use_any_numbers() -> None:
     assert "softmax(%0, axis=-1)" in str(graph_text.parse(text))
 
 
+@pytest.mark.slow
 def test_twenty_thousand_lines() -> None:
     def fn(x: Any) -> Any:
         for i in range(10_000):

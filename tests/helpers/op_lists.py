@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,8 +33,12 @@ class OpList(NamedTuple):
 
 def lists_of(package: Path) -> list[tuple[Path, OpList]]:
     """Return the lists of ops of a package, without the op table itself and the public names."""
+    rows = frozenset(OPS)
     files = sorted({*package.rglob("*.py")} - {package / "ops.py", package / "__init__.py"})
-    return [(file, one) for file in files for one in op_lists(file.read_text(encoding="utf-8"), frozenset(OPS))]
+    sources = {file: file.read_text(encoding="utf-8") for file in files}
+    named = {file: {word.rstrip("_") for word in re.findall(r"\w+", source)} for file, source in sources.items()}
+    several = [file for file in files if len(named[file] & rows) >= MANY]
+    return [(file, one) for file in several for one in op_lists(sources[file], rows)]
 
 
 def op_lists(source: str, rows: frozenset[str]) -> list[OpList]:

@@ -75,7 +75,6 @@ def test_every_recipe_of_the_package_is_an_entry(structure: Structure) -> None:
     assert all(callable(getattr(importlib.import_module(module), name)) for module, name in written)
 
 
-@pytest.mark.slow
 def test_a_worker_imports_only_the_harness_and_public_modules(structure: Structure, closure: set[str]) -> None:
     assert closure > ENTRIES
     foreign = {
