@@ -127,7 +127,10 @@ def configured(folder: Path, *options: str, **variables: str) -> subprocess.Comp
 @pytest.mark.parametrize(
     ("compiler", "says"),
     [
-        ("/no/such/c++", "No C++ compiler was found: install one (Debian: apt install g++; macOS: xcode-select --install) or"),
+        (
+            "/no/such/c++",
+            "No C++ compiler was found: install one (Debian: apt install g++; macOS: xcode-select --install) or",
+        ),
         (str(shutil.which("false")), "/false does not run (1): set CXX to one that does or"),
     ],
 )

@@ -51,7 +51,9 @@ def made(family: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     return out
 
 
-@pytest.mark.parametrize("start", [pytest.param(s, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, s in enumerate(FORMATS)])
+@pytest.mark.parametrize(
+    "start", [pytest.param(s, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, s in enumerate(FORMATS)]
+)
 def test_every_format_becomes_every_other(made: dict[str, Path], family: str, tmp_path: Path, start: str) -> None:
     first = list(FORMATS).index(start) + (family == "llama")
     for to in FORMATS if EVERYTHING else list(FORMATS)[first % 2 :: 2]:  # each pair with one of the families

@@ -142,7 +142,9 @@ def test_a_span_is_drawn_inside_its_column() -> None:
 # ---- hostile names
 
 
-@pytest.fixture(scope="module", params=[pytest.param(i, marks=[pytest.mark.slow] * (i % 4 > 0)) for i in range(len(CHUNKS))])
+@pytest.fixture(
+    scope="module", params=[pytest.param(i, marks=[pytest.mark.slow] * (i % 4 > 0)) for i in range(len(CHUNKS))]
+)
 def owned(request: pytest.FixtureRequest) -> Report:
     listed = CHUNKS[request.param]
     made = made_report.hostile(listed)
