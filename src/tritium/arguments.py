@@ -789,6 +789,17 @@ def parse_seconds(where: str, value: Any) -> float:
     return read_duration(value, where)
 
 
+def duration_text(seconds: float) -> str:
+    """Return seconds for people: 42 s, 3 min, 2.5 h."""
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
 def read_duration(value: Any, where: str = "duration") -> float:
     """Return seconds above 0, from a number of them or text such as "30s", "100ms", "2min"."""
     seconds = math.nan

@@ -77,8 +77,9 @@ def verdict(path: str = "verdict.json") -> Suite:
 # ---- exit codes
 
 CODES = [
-    ("same", (), 0), ("slow", (), 1), ("less", (), 1), ("noisy", (), 4), ("other", (), 5), ("quick", (), 4),
-    ("noisy", ("--allow-inconclusive",), 0), ("other", ("--allow-not-comparable",), 0), ("slow", ("--allow-inconclusive",), 1),
+    ("same", (), 0), ("slow", (), 1), ("less", (), 1), ("noisy", (), 0), ("other", (), 5), ("quick", (), 4),
+    ("noisy", ("--sensitivity", "10%"), 4), ("noisy", ("--sensitivity", "80%"), 0), ("slow", ("--sensitivity", "5%"), 1),
+    ("noisy", ("--sensitivity", "0.1", "--allow-inconclusive"), 0), ("other", ("--allow-not-comparable",), 0), ("slow", ("--allow-inconclusive",), 1),
 ]  # fmt: skip
 
 
@@ -114,6 +115,7 @@ def commands() -> dict[str, list[str]]:
     out = {
         n: ["--baseline", "old.json", "--current", f"{n}.json"] for n in ("same", "slow", "broken", "noisy", "other")
     }
+    out["noisy"] += ["--sensitivity", "10%"]
     out["absent"] = ["--baseline", "absent.json", "--current", "same.json"]
     return {name: ["regression-check", *more, "--threshold", "0.05"] for name, more in out.items()}
 

@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 
 import tritium
-from tritium.arguments import read_duration
+from tritium.arguments import duration_text, read_duration
 from tritium.cli.text import (
     INSTRUCTIONS,
     INTERRUPTED,
@@ -38,7 +38,6 @@ from tritium.cli.text import (
     progress,
     say,
     shown,
-    span,
     status,
     with_instructions,
 )
@@ -454,7 +453,7 @@ def _after(options: Options, results: Results) -> None:
         echo(f"{results.notes[-1]}.", err=True)
         echo(f"written: {shown(str(output))}; go on with: {shown(again)}", err=True)
         return
-    echo(f"written: {shown(str(output))} ({span(results.elapsed_s)})", err=aside)
+    echo(f"written: {shown(str(output))} ({duration_text(results.elapsed_s)})", err=aside)
     if options.report:
         from tritium.cli.report import write_beside  # a page needs much more than the results
 

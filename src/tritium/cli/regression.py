@@ -49,27 +49,32 @@ CODES = "Exit codes: 0 no regression, 1 regression or missing case, 2 usage or f
 
 
 def share(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Return a threshold as a percentage; print how it was read."""
+    """Return a share as a percentage; print how it was read."""
     if value is None:
         return None
     from tritium.perf.suites.config import fraction
 
+    option = parameter.opts[0]
     try:
-        threshold = fraction(value, "--threshold")
+        part = fraction(value, option)
     except ArgumentError as error:
         raise click.UsageError(str(error), context) from None
     if not value.strip().endswith("%"):
-        echo(f"--threshold {value} is read as {100 * threshold:g} %", err=True)
-    return f"{100 * threshold:.12g}%"
+        echo(f"{option} {value} is read as {100 * part:g} %", err=True)
+    return f"{100 * part:.12g}%"
 
 
 THRESHOLD = "Slowdown that is a regression: 0.05 or 5% is 5 %; above 1 it is percent, 10.0 is 10 %. Default: 10 % (separate runs) or 3 %."
+SENSITIVITY = (
+    "Slowdown that must be found nine times in ten, such as 10%: otherwise exit code 4. Default: what is found is said."
+)
 LOOKS = "Looks of the sequential test: inconclusive cases are measured further."
 CONFIG = "Settings in JSON; command-line options override them."
 FILE = click.Path(dir_okay=False)
 FILE_HERE = click.Path(exists=True, dir_okay=False)
 GATE = (
     click.option("--threshold", callback=share, metavar="SHARE", help=THRESHOLD),
+    click.option("--sensitivity", callback=share, metavar="SHARE", help=SENSITIVITY),
     click.option("--config", type=FILE_HERE, metavar="FILE", help=CONFIG),
     click.option("--output-format", "format", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format."),
     json_option("Print JSON: --output-format json.", "format"),
@@ -141,7 +146,9 @@ class GateOptions:
     baseline: str = ""  # a file of results or a name; "": another revision is measured
     config: RegressionConfig | None = None
     threshold: str | None = None
+    sensitivity: str | None = None
     looks: int = 3
+    minutes: float = 10.0  # for further looks
     results: str | None = None
     update_baseline: bool = False
     format: str = "text"
@@ -210,7 +217,9 @@ def regression_check(current: str, **parameters: Any) -> None:
 
     gate = gate_options(**parameters)
     with file_errors():
-        suite = regression.regression_check(gate.baseline, current, gate.threshold, config=gate.config)
+        suite = regression.regression_check(
+            gate.baseline, current, gate.threshold, config=gate.config, sensitivity=gate.sensitivity
+        )
         now = regression.loaded(current)
     tell(replace(suite, command=_typed()), gate)
     _page(suite, now, gate)
@@ -245,6 +254,13 @@ def regression_check(current: str, **parameters: Any) -> None:
     default=3,
     show_default=True,
     help=LOOKS,
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, 1440),
+    default=10.0,
+    show_default=True,
+    help="Time of the looks after the first.",
 )
 @click.option(
     "--results",
@@ -353,7 +369,8 @@ def _against_project(revision: str, project: Project, options: Options, gate: Ga
         with progress(project.summary(options.plan, len(pair))) as report:
             tested = regression.regression_test(
                 project.cases, [project.arm(name, tree) for name, tree in pair.items()], plan=options.plan,
-                threshold=gate.threshold, config=gate.config, suite=project.name, extra_looks=gate.looks - 1,
+                threshold=gate.threshold, sensitivity=gate.sensitivity, config=gate.config, suite=project.name,
+                extra_looks=gate.looks - 1, further_s=60 * gate.minutes,
                 by=lambda cases, seed: project.measure(pair, options.plan, cases=cases, seed=seed, progress=report),
             )  # fmt: skip
     head = git.head(project.root)
@@ -373,8 +390,9 @@ def _measured(options: Options, grid: Grid, gate: GateOptions, baseline: Results
         echo(shown(note), err=True)
     with progress(grid.summary(options.plan)) as report:
         return regression.regression_test(
-            grid.cases, grid.arms, baseline=baseline, plan=options.plan, threshold=gate.threshold, config=gate.config,
-            suite=options.suite, extra_looks=gate.looks - 1, notes=grid.notes, progress=report,
+            grid.cases, grid.arms, baseline=baseline, plan=options.plan, threshold=gate.threshold, sensitivity=gate.sensitivity,
+            config=gate.config, suite=options.suite, extra_looks=gate.looks - 1, further_s=60 * gate.minutes, notes=grid.notes,
+            progress=report,
         )  # fmt: skip
 
 

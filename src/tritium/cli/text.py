@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
+from tritium.arguments import duration_text
 from tritium.errors import ArgumentError, SaveError
 from tritium.escape import terminal
 
@@ -420,14 +421,9 @@ def _time_left() -> Callable[[int, int, float], str]:
 
     def left(done: int, total: int, now: float) -> str:
         elapsed = now - start
-        return f", about {span(elapsed * (total - done) / done)} left" if done and elapsed > 3 else ""
+        return f", about {duration_text(elapsed * (total - done) / done)} left" if done and elapsed > 3 else ""
 
     return left
-
-
-def span(seconds: float) -> str:
-    """Return seconds for people: 42 s, 3 min."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def page_width() -> int:

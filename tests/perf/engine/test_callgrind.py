@@ -76,7 +76,7 @@ def test_the_second_of_two_files_holds_the_calls(tmp_path: Path, files: list[str
 
 
 def test_a_worker_calls_between_two_marks() -> None:
-    worker, calls = Worker(), [0]
+    worker, calls = Worker(1), [0]
 
     def call() -> None:
         calls[0] += 1

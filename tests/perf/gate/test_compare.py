@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from made_results import ENVIRONMENT, changed, results, run, without
 from tritium.errors import ArgumentError
-from tritium.perf.gate import drift, judge
+from tritium.perf.gate import judge, separate
 from tritium.perf.gate.compare import (
     Rules,
     Suite,
@@ -27,11 +27,12 @@ from tritium.perf.gate.compare import (
     no_baseline,
     page,
 )
+from tritium.perf.gate.noise import QUIET
 from tritium.perf.gate.page import amount
 from tritium.perf.gate.regression import rules_of
 from tritium.perf.gate.verdict import EXIT_CODES, OUTCOMES, level_of, status_of, suite_of
 from tritium.perf.records import json_io as records
-from tritium.perf.records.case import Context, Work
+from tritium.perf.records.case import Context
 from tritium.perf.records.run import PLANS, Results, Run, Series
 from tritium.perf.work.canary import is_canary
 from tritium.perf.work.peers import PEERS
@@ -100,13 +101,13 @@ def test_noise_beyond_the_margin_is_inconclusive_and_says_how_many_generations_m
     found = [v for v in suite.verdicts if v.outcome == "INCONCLUSIVE"]
     assert found
     assert all(v.more_generations is not None and v.more_generations > 0 for v in found)
-    assert suite.exit_code == 4
+    assert suite.exit_code == 0
     assert "more processes: --processes" in page(suite)
 
 
 def test_an_interval_wholly_below_the_margin_is_no_reason_to_fail() -> None:
     rules = Rules()
-    wide = judge.Estimate(-0.03, {0.95: (-0.07, 0.01), 0.9: (-0.06, 0.005)}, 0.2, 0.05, 15)
+    wide = judge.Estimate(-0.03, {0.95: (-0.07, 0.01), 0.9: (-0.06, 0.005), 0.99: (-0.09, 0.03)}, 0.2, 0.05, 15)
     (found,) = judge.decide([wide], [0.03], rules)
     assert found.outcome == "INCONCLUSIVE"
     assert found.passes
@@ -118,7 +119,10 @@ def test_few_samples_are_inconclusive_however_clear_they_look() -> None:
     assert one(suite, "add").outcome == "INCONCLUSIVE"
     assert one(suite, "matmul").reason == "9 samples; 10 are needed"
     assert one(suite, "matmul").more_generations == 1
-    assert suite.exit_code == 4
+    assert (suite.exit_code, suite.sensitivity) == (4, None)
+    assert "no slow-down of every case, however clear, would have been certain" in page(suite)
+    enough = compare_paired(paired({"add": 2.0}, generations=3), "base", "head", Rules(minimum_samples=9))
+    assert (one(enough, "add").outcome, enough.exit_code, enough.sensitivity) == ("INCONCLUSIVE", 0, None)
 
 
 def test_more_samples_can_be_asked_for() -> None:
@@ -131,7 +135,7 @@ def test_no_steady_state_is_at_best_inconclusive(arm: str) -> None:
     suite = compare_paired(changed(paired(sd=0.005), "add", arm, steady=False), "base", "head")
     assert one(suite, "add").outcome == "INCONCLUSIVE"
     assert "no steady state" in one(suite, "add").reason
-    assert suite.exit_code == 4
+    assert (suite.exit_code, suite.sensitivity) == (0, None)
 
 
 def test_a_case_the_new_arm_lacks_is_missing_and_fails() -> None:
@@ -292,20 +296,7 @@ def test_a_machine_that_got_slower_as_a_whole_is_no_regression() -> None:
     assert one(suite, "add").raw_ratio == pytest.approx(1.12, abs=0.03)
     assert one(suite, "add").ratio == pytest.approx(1.0, abs=0.03)
     assert suite.drift == pytest.approx(1.12, abs=0.03)
-    assert any("drift" in note for note in suite.notes)
-
-
-def test_a_case_that_leaves_the_core_may_follow_the_memory_canary() -> None:
-    moved = drift.drift(results(CASES, seed=1), results(CASES, seed=2, memory=1.1), "wall")
-    copying = Run("copy", "tritium", results(CASES).runs[0].context, Work(0, 16 << 20, 16 << 20))
-    computing = replace(copying, work=Work(10**9, 1000, 1000))
-    assert drift.memory_share(copying, 0.9e-3, moved) == 1.0
-    assert drift.memory_share(computing, 1e-3, moved) == 0.0
-    # A case that leaves the caches follows somewhere between the two canaries.
-    assert moved.correction(1.0)[0] == pytest.approx(math.log(1.1) / 2, abs=0.01)
-    assert moved.correction(1.0)[2] > 0.02
-    assert moved.correction(0.0)[0] == pytest.approx(0.0, abs=0.01)
-    assert drift.memory_share(copying, 0.9e-3, replace(moved, core_bytes=1 << 30)) == 0.0  # it never leaves the core
+    assert any("the clock took +12" in note for note in suite.notes)
 
 
 def watched(given: Results, slow: float, share: float, seed: int, clock: float = 1.4e-6) -> Results:
@@ -343,11 +334,6 @@ def test_a_slower_case_is_found_though_the_cpu_was_shared() -> None:
     assert [v.case for v in suite.verdicts if v.outcome == "SLOWER"] == ["add"]
 
 
-def test_the_clock_is_what_the_cpu_does_undisturbed() -> None:
-    assert drift.clock(watched(results(CASES), 1.5, 0.7, 1)) == pytest.approx(1.4e-6)
-    assert drift.clock(results(CASES)) is None
-
-
 def test_a_core_that_runs_slower_is_no_regression() -> None:
     suite = compare_stored(
         watched(results(CASES, seed=1), 1.5, 0.3, 3),
@@ -356,17 +342,6 @@ def test_a_core_that_runs_slower_is_no_regression() -> None:
     )
     assert suite.exit_code == 0
     assert suite.drift == pytest.approx(1.06, abs=0.01)
-
-
-@pytest.mark.parametrize(("canary", "outcome"), [(1.0, "SLOWER"), (1.12, "INCONCLUSIVE")])
-def test_a_canary_that_moved_further_than_the_clock_is_doubt(canary: float, outcome: str) -> None:
-    """Looks at the clock are short: they may find the core undisturbed where no batch of a case did."""
-    slower = {name: s * (1.08 if name == "add" else 1) for name, s in CASES.items()}
-    old, new = results(CASES, seed=1), results(slower, seed=2)
-    moved = run(drift.COMPUTE, "tritium", 1e-6 * canary, np.random.default_rng(5))
-    new = changed(new, drift.COMPUTE, series=moved.series)
-    suite = compare_stored(watched(old, 1.0, 0.0, 3), watched(new, 1.0, 0.0, 4), STORED)
-    assert one(suite, "add").outcome == outcome
 
 
 def test_other_work_that_slows_most_batches_is_not_seen_as_a_change() -> None:
@@ -380,7 +355,7 @@ def test_other_work_that_slows_most_batches_is_not_seen_as_a_change() -> None:
     busy = replace(busy, runs=tuple(replace(r, series=tuple(map(disturbed, r.series))) for r in busy))
     suite = compare_stored(results(CASES, seed=1), busy, STORED)
     assert suite.counts["SLOWER"] == 0
-    assert all(v.ratio is not None and abs(v.ratio - 1) < 0.04 for v in suite.verdicts)
+    assert all(v.ratio is not None and abs(v.ratio - 1) < 0.15 for v in suite.verdicts)
 
 
 def test_other_hardware_is_not_comparable_and_says_which_field() -> None:
@@ -393,16 +368,23 @@ def test_other_hardware_is_not_comparable_and_says_which_field() -> None:
     assert "cpu was a cpu, is another" in suite.verdicts[0].reason
 
 
-def test_a_machine_that_drifted_beyond_measure_is_not_comparable() -> None:
-    suite = compare_stored(results(CASES, seed=1), results(CASES, seed=2, compute=1.4, memory=1.4), STORED)
-    assert suite.exit_code == 5
-    assert "--against" in suite.verdicts[0].reason
+@pytest.mark.parametrize(("sensitivity", "code"), [(None, 0), (2.0, 0), (1.0, 4)])
+def test_a_machine_that_drifted_far_finds_only_what_is_larger(sensitivity: float | None, code: int) -> None:
+    rules = replace(STORED, sensitivity=sensitivity)
+    suite = compare_stored(results(CASES, seed=1), results(CASES, seed=2, compute=1.4, memory=1.4), rules)
+    assert suite.exit_code == code
+    assert suite.sensitivity is not None
+    assert 1.0 < suite.sensitivity < 2.0
+    assert ("--against" in page(suite)) == (sensitivity != 2.0)
 
 
-def test_without_canaries_the_doubt_is_too_large_for_a_small_margin() -> None:
-    suite = compare_stored(results(CASES, canary=False), results(CASES, canary=False, seed=1), STORED)
-    assert suite.exit_code == 4
-    assert any("no canary" in note for note in suite.notes)
+@pytest.mark.parametrize(("sensitivity", "code"), [(None, 0), (0.2, 0), (0.1, 4)])
+def test_without_canaries_less_is_found(sensitivity: float | None, code: int) -> None:
+    rules = replace(STORED, sensitivity=sensitivity)
+    suite = compare_stored(results(CASES, canary=False), results(CASES, canary=False, seed=1), rules)
+    assert suite.exit_code == code
+    assert suite.drift is None
+    assert any("its drift is unknown" in note for note in suite.notes)
 
 
 def test_two_arms_may_be_on_two_devices_one_may_not() -> None:
@@ -433,7 +415,7 @@ def test_peers_are_not_judged() -> None:
 
 
 def test_every_peer_is_known_as_one() -> None:
-    assert set(drift.OTHERS) == {*PEERS, "reference"}
+    assert set(separate.OTHERS) == {*PEERS, "reference"}
 
 
 def test_cases_only_the_new_run_has_are_reported_not_judged() -> None:
@@ -540,7 +522,7 @@ def test_a_suite_passes_only_when_every_verdict_does(outcomes: list[str]) -> Non
 
 @given(st.floats(-0.2, 0.2), st.floats(0.0005, 0.05), st.floats(1e-6, 1.0), st.floats(0.01, 0.15))
 def test_swapping_old_and_new_swaps_slower_and_faster(log: float, half: float, p: float, margin: float) -> None:
-    wide = {0.95: 1.2 * half, 0.9: half}
+    wide = {0.95: 1.2 * half, 0.9: half, 0.99: 1.6 * half}
     there = judge.Estimate(log, {c: (log - w, log + w) for c, w in wide.items()}, p, 0.01, 15)
     back = judge.Estimate(-log, {c: (-log - w, -log + w) for c, w in wide.items()}, p, 0.01, 15)
     mirror = {"SLOWER": "FASTER", "FASTER": "SLOWER"}
@@ -634,7 +616,7 @@ def test_values_without_a_logarithm_are_inconclusive(how: str) -> None:
     else:
         suite = compare_paired(changed(paired(sd=0.005), "add", "head", series=(nothing,)), "base", "head")
     assert one(suite, "add").reason == "no values that can be matched"
-    assert suite.exit_code == 4
+    assert one(suite, "add").passes
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -643,13 +625,13 @@ def test_one_generation_decides_nothing(stored: bool) -> None:
         suite = compare_stored(results(CASES, generations=1), results(CASES, generations=1, seed=1), STORED)
     else:
         suite = compare_paired(paired({"add": 2.0}, generations=1), "base", "head")
-    assert suite.exit_code == 4
+    assert (suite.exit_code, suite.sensitivity) == (4, None)
     assert suite.counts["INCONCLUSIVE"] == len(CASES)
 
 
 def test_nothing_to_judge_gives_no_judgement() -> None:
     assert judge.judge([], 0.03) == []
-    assert drift.geomean([]) is None
+    assert separate.geomean([]) is None
 
 
 def test_a_suite_of_nothing_does_not_pass() -> None:
@@ -702,7 +684,7 @@ def test_the_simulation_of_separate_runs_prints_its_table() -> None:
         [sys.executable, str(script), "--pairs", "1"], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("fastest fifth, clock") == 8
+    assert done.stdout.count("| 1 |") == 5
 
 
 def test_the_geometric_mean_of_one_case_is_its_ratio_even_where_a_round_was_spoilt() -> None:
@@ -724,7 +706,7 @@ def test_an_arm_that_is_not_there_is_an_error_and_not_a_verdict(arms: tuple[str,
 @pytest.mark.parametrize("generations", [1, 2, 4])
 def test_a_few_processes_are_not_equivalent_however_alike(generations: int) -> None:
     both = results({"add": 1e-4}, arms={"base": 1.0, "head": 1.0}, generations=generations, rounds=20, sd=1e-5)
-    (found,) = compare_paired(both, "base", "head").verdicts
+    (found,) = compare_paired(both, "base", "head", Rules(sensitivity=0.1)).verdicts
     assert (found.outcome, found.passes) == ("INCONCLUSIVE", False)
     assert found.reason.endswith("; 5 are needed")
     assert found.more_generations is not None
@@ -803,6 +785,6 @@ def test_counts_of_different_counters_are_not_compared() -> None:
 
 
 def test_a_threshold_of_time_does_not_loosen_what_is_counted() -> None:
-    rules = rules_of("20%", paired=False, noise_floor=0.3)
+    rules = rules_of("20%", paired=False, known=replace(QUIET, floor=0.3))
     assert (rules.margin("instructions"), rules.margin("peak_bytes")) == (0.01, 0.02)
     assert rules.margin("wall") == 0.6

@@ -114,19 +114,19 @@ def test_only_one_case_has_extra_work() -> None:
 
 
 def test_without_a_selftest_the_floor_is_nothing() -> None:
-    assert noise.noise_floor() == 0.0
+    assert noise.known().floor == 0.0
 
 
 def test_a_floor_that_was_kept_is_read() -> None:
     noise.keep(0.021, suites=5, cases=25, plan="default")
-    assert noise.noise_floor() == 0.021
+    assert noise.known().floor == 0.021
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"floor": 1e999}', "[1]"])
 def test_a_damaged_floor_is_not_used(text: str) -> None:
     noise.path().parent.mkdir(parents=True)
     noise.path().write_text(text)
-    assert noise.noise_floor() == 0.0
+    assert noise.known().floor == 0.0
 
 
 # ---- the command
@@ -147,13 +147,13 @@ def test_enough_suites_keep_the_floor(gate: list[Plan]) -> None:
     assert said.exit_code == 0
     assert "0 of 5 suites failed the gate" in said.output
     assert "10% extra work in one case: detected in 5 of 5" in said.output
-    assert noise.noise_floor() == pytest.approx(1.002**1.96 - 1)
+    assert noise.known().floor == pytest.approx(1.002**1.96 - 1)
 
 
 @pytest.mark.parametrize("arguments", [["--suites", "2"], ["--suites", "5", "--generations", "3"]])
 def test_too_little_keeps_no_floor(gate: list[Plan], arguments: list[str]) -> None:
     assert "not kept" in ask("--aa", *arguments).output
-    assert noise.noise_floor() == 0.0
+    assert noise.known().floor == 0.0
 
 
 @pytest.mark.slow

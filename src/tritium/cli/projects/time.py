@@ -140,7 +140,7 @@ def rules_of(threshold: str | None) -> Any:
     """Return the rules for programs: their wall time is judged."""
     from tritium.perf.gate import noise, regression
 
-    rules = regression.rules_of(threshold, paired=True, noise_floor=noise.noise_floor())
+    rules = regression.rules_of(threshold, paired=True, known=noise.known())
     return replace(rules, metrics=("wall",))
 
 

@@ -40,6 +40,8 @@ CLOCKS = {
     "wall": "perf_counter",
     "cpu": "process_time",
     "clock": "a fixed piece of arithmetic before and after the batches",
+    "team": "the same on all threads at once",
+    "waiting": "time of each thread in the queue for a CPU, as a share",
 }
 WAITED = 0.5  # CPU time below this share of the wall time: the process waited for most of it
 
@@ -121,7 +123,7 @@ def _clocks(cell: Cell) -> list[Series]:
         values = _frozen(cell.values.get(metric, []))
         if any(values):
             details = {"broken": cell.broken} if cell.broken and metric == "wall" else {}
-            series.append(Series(metric, "s", values, source=source, details=details))
+            series.append(Series(metric, "1" if metric == "waiting" else "s", values, source=source, details=details))
     return series
 
 
@@ -484,7 +486,8 @@ class Bench:
                     self.cells[case.name, name].broken.append(s["wall"])
             for name, s in answers.items():
                 for metric in CLOCKS:
-                    samples[name][metric].append(s[metric])
+                    if metric in s:  # one thread is no team
+                        samples[name][metric].append(s[metric])
         for arm in self.arms:
             cell = self.cells[case.name, arm.name]
             for metric in CLOCKS:

@@ -58,14 +58,15 @@ def calibrated(call: Callable[[], Any], wait: Callable[[Any], Any] | None, least
 class Worker:
     """The cases made so far, and the commands."""
 
-    def __init__(self) -> None:
-        from tritium.perf.work.canary import clock
+    def __init__(self, threads: int) -> None:
+        from tritium.perf.work.canary import clock, team
 
         self.made: dict[str, Any] = {}
         self.again: dict[str, Callable[[], Any]] = {}
         self.padding: dict[str, bytearray] = {}
         self.meters: dict[str, Any] = {}
-        self.look = clock()
+        self.threads = threads
+        self.probes = {"clock": clock(), "team": team(threads)} if threads > 1 else {"clock": clock()}
         self.candidate = "tritium"
 
     def answer(self, request: Request) -> Answer:
@@ -121,16 +122,18 @@ class Worker:
         before, stolen = resource.getrusage(resource.RUSAGE_SELF), steal()
         if request["before"]:
             batch(case.call, case.wait, request["before"])
-        first = self.look()
-        start = perf_counter_ns()
+        first = {name: probe() for name, probe in self.probes.items()}
+        waited, start = waiting(), perf_counter_ns()
         samples = [batch(case.call, case.wait, calls) for _ in range(request["batches"])]
         spent = perf_counter_ns() - start
-        last = self.look()
+        waited = waiting() - waited
+        last = {name: probe() for name, probe in self.probes.items()}
         after = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "wall": [wall / calls / 1e9 for wall, _ in samples],
             "cpu": [cpu / calls / 1e9 for _, cpu in samples],
-            "clock": [first, last],
+            **{name: [first[name], last[name]] for name in self.probes},
+            **({"waiting": [min(waited / spent / self.threads, 0.99)]} if sys.platform == "linux" else {}),
             "switches": after.ru_nivcsw - before.ru_nivcsw,
             "stolen": (steal() - stolen) / max(spent / 1e9, TICKS_S),
             "spent_s": spent / 1e9,
@@ -265,6 +268,15 @@ def steal() -> float:
         return 0.0
 
 
+def waiting() -> int:
+    """Return the nanoseconds that threads of this process could have run and had no CPU; 0 where it is not told."""
+    nanoseconds = 0
+    for task in os.listdir("/proc/self/task") if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            nanoseconds += int(Path(f"/proc/self/task/{task}/schedstat").read_text(encoding="ascii").split()[1])
+    return nanoseconds
+
+
 def settle(options: Request) -> None:
     """Before anything is imported: die with the parent, take no more memory than there is."""
     if sys.platform == "linux":
@@ -319,7 +331,7 @@ def main() -> None:
     except Exception as error:
         tell({"status": "failed", "reason": f"{type(error).__name__}: {error}"})
         return
-    worker = Worker()
+    worker = Worker(options["threads"])
     gc.disable()
     gc.freeze()  # what was imported need not be looked through again
     tell({"status": "ok"})

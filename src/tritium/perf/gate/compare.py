@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, nearest
-from tritium.perf.gate import drift, one_process
+from tritium.perf.gate import one_process, separate
 from tritium.perf.gate.judge import Estimate, Judged, decide, estimate, judge
 from tritium.perf.gate.page import markdown, page
 from tritium.perf.gate.verdict import (
@@ -31,6 +32,7 @@ from tritium.perf.gate.verdict import (
     disturbance,
     level_of,
     no_baseline,
+    sensitivity_of,
     suite_of,
 )
 from tritium.perf.records.environment import differences
@@ -58,6 +60,10 @@ class Pair:
     @property
     def metric(self) -> str:
         return self.before.metric
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (*self.old.key, self.metric)
 
     def verdict(self, outcome: Outcome, rules: Rules, **fields: Any) -> Verdict:
         """Return a verdict on this pair with its names, margin and unit."""
@@ -104,14 +110,14 @@ def _pairs(old: Run, new: Run, rules: Rules) -> Iterator[Pair | Verdict]:
             absence = _absence(after)
             yield Verdict(
                 old.case, metric, old.arm, new.arm, "INCONCLUSIVE", margin=rules.margin(metric), unit=before.unit,
-                reason=f"measured before, not now: {absence}", passes=False,
+                reason=f"measured before, not now: {absence}", passes=rules.sensitivity is None,
             )  # fmt: skip
             continue
         if before.exact and before.source != after.source:
             reason = f"counted by {before.source} before, by {after.source} now"
             yield Verdict(
                 old.case, metric, old.arm, new.arm, "INCONCLUSIVE", margin=rules.margin(metric), unit=before.unit,
-                reason=reason, passes=False,
+                reason=reason, passes=rules.sensitivity is None,
             )  # fmt: skip
             continue
         yield Pair(old, new, before, after)
@@ -181,7 +187,7 @@ def _exact(pair: Pair, rules: Rules) -> Verdict:
     level = level_of(math.inf if ratio is None else ratio, rules) if outcome == "SLOWER" else ""
     return pair.verdict(
         outcome, rules, ratio=ratio, old=old, new=new, generations=min(len(pair.before.values), len(pair.after.values)),
-        level=level, reason=reason, passes=outcome not in ("SLOWER", "INCONCLUSIVE"),
+        level=level, reason=reason, passes=outcome != "SLOWER" and (outcome != "INCONCLUSIVE" or rules.sensitivity is None),
     )  # fmt: skip
 
 
@@ -190,27 +196,33 @@ def _timed(pair: Pair, e: Estimate, judged: Judged, rules: Rules, **fields: Any)
     outcome, reason, passes, more = judged.outcome, judged.reason, judged.passes, judged.more_generations
     weak, missing = _weak(pair, rules)
     if weak:
-        outcome, reason, passes, more = "INCONCLUSIVE", weak, False, missing
+        outcome, reason, passes, more = "INCONCLUSIVE", weak, missing is None and rules.sensitivity is None, missing
     return pair.verdict(
         outcome, rules, ratio=judged.ratio, interval=judged.interval, interval95=judged.interval95,
         interval90=judged.interval90, p=judged.p, p_adjusted=judged.p_adjusted, q=judged.q, generations=e.generations,
         more_generations=more, reason=reason, passes=passes,
-        level=level_of(judged.ratio, rules) if outcome == "SLOWER" else "", **fields,
+        level=level_of(judged.ratio, rules) if outcome == "SLOWER" else "",
+        sensitivity=None if weak else judged.sensitivity, processes=judged.processes, **fields,
     )  # fmt: skip
 
 
+Measured = Callable[[int], tuple[Estimate, dict[str, Any]]]  # by how many tests are judged together
+
+
 def _verdicts(
-    pairs: Sequence[Pair], measure: Callable[[Pair], tuple[Estimate, dict[str, Any]] | None], rules: Rules
+    pairs: Sequence[Pair], measure: Callable[[Pair], Measured | None], rules: Rules
 ) -> tuple[list[Verdict], list[Estimate]]:
     """Return a verdict on every pair, the timed ones judged together, and the estimates of wall time."""
     out = [_exact(p, rules) for p in pairs if p.before.exact]
-    timed = [(p, estimated) for p in pairs if not p.before.exact and (estimated := measure(p)) is not None]
+    ready = [(p, measured) for p in pairs if not p.before.exact and (measured := measure(p)) is not None]
+    timed = [(p, measured(len(ready))) for p, measured in ready]
     judged = decide([e for _, (e, _) in timed], [rules.margin(p.metric) for p, _ in timed], rules)
     out += [_timed(p, e, j, rules, **fields) for (p, (e, fields)), j in zip(timed, judged, strict=True)]
     seen = {(v.case, v.arm, v.metric) for v in out}
     for p in pairs:
         if (p.old.case, p.new.arm, p.metric) not in seen:
-            out.append(p.verdict("INCONCLUSIVE", rules, reason="no values that can be matched", passes=False))
+            reason = "no values that can be matched"
+            out.append(p.verdict("INCONCLUSIVE", rules, reason=reason, passes=rules.sensitivity is None))
     return out, [e for p, (e, _) in timed if p.metric == "wall"]
 
 
@@ -242,10 +254,10 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
     )
     new_cases = [b.case for a, b in runs if (a is None or a.status != "ok") and b is not None and b.status == "ok"]
 
-    def measured(pair: Pair) -> tuple[Estimate, dict[str, Any]] | None:
+    def measured(pair: Pair) -> Measured | None:
         ratios = log_ratios(pair.before, pair.after)
         figures = {"old": pair.before.median, "new": pair.after.median}
-        return (estimate(ratios, rules), figures) if ratios else None
+        return (lambda tests: (estimate(ratios, rules, tests), figures)) if ratios else None
 
     judged, walls = _verdicts(pairs, measured, rules)
     verdicts += judged
@@ -256,13 +268,19 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
             else v
             for v in verdicts
         ]
-    mean = _geomean([p for p in pairs if p.metric == "wall"]) or drift.geomean(walls)
+    mean = _geomean([p for p in pairs if p.metric == "wall"]) or separate.geomean(walls)
     return suite_of(
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
         head=arm, paired=True, new_cases=tuple(new_cases), command=results.command, created=results.created,
         notes=(*_notes(results), *disagreements(verdicts), *_nothing(verdicts, f"no case was measured on {base_arm}")),
         noise=str(disturbance(results, margin=rules.margin("wall"))),
+        **sensitivity_of(verdicts, rules), process_s=_process_s(results),
     )  # fmt: skip
+
+
+def _process_s(results: Results) -> float:
+    """Return the seconds that a process of every contender took, of all cases."""
+    return results.elapsed_s / max((len(s.values) for r in results for s in r.series if s.metric == "wall"), default=1)
 
 
 def _broken_canary(results: Results, base_arm: str, arm: str, rules: Rules) -> str:
@@ -274,7 +292,7 @@ def _broken_canary(results: Results, base_arm: str, arm: str, rules: Rules) -> s
         ratios = log_ratios(series[0], series[1]) if len(series) == 2 and series[0] and series[1] else []
         if len(ratios) < 2:
             continue
-        canary = estimate(ratios, rules)
+        canary = estimate(ratios, rules, 1)
         low, high = canary.intervals[rules.confidence]
         if (low > edge or high < -edge) and canary.p < rules.alpha:
             return f"{case} took {math.exp(canary.log):.3f} times as long in {arm} as in {base_arm}: the machine was not the same"
@@ -337,68 +355,62 @@ def disagreements(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 @checked
 def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(paired=False)) -> Suite:
-    """Compare a run with an earlier one of the same machine, after subtracting the drift that the canaries show."""
+    """Compare a run with an earlier one of the same machine, at the same speed of the machine."""
     hard, soft = differences(baseline.environment, current.environment)
-    drifts = {metric: drift.drift(baseline, current, metric) for metric in rules.metrics}
-    wall = drifts.get("wall", drift.Drift(None, None))
     imported = IMPORTED in (baseline.plan.name, current.plan.name)
-    before = [r for r in baseline if r.status == "ok" and not is_canary(r.case) and r.arm not in drift.OTHERS]
+    before = [r for r in baseline if r.status == "ok" and not is_canary(r.case) and r.arm not in separate.OTHERS]
     pairs, verdicts = _matched([(r, current.of(*r.key)) for r in before], "", current.complete, rules)
+    shifts = {p.key: separate.shift(p.old, p.new, p.metric, baseline, current) for p in pairs if not p.before.exact}
+    walls = [s for (*_, metric), s in shifts.items() if s is not None and metric == "wall"]
+    wider = separate.spread(walls, rules.separate)
 
-    def measured(pair: Pair) -> tuple[Estimate, dict[str, Any]] | None:
-        if imported and one_process.has_one_process(pair.before, pair.after):
-            return one_process.estimate(pair.before, pair.after, rules)
-        raw = drift.shift(pair.before, pair.after)
-        if raw is None:
+    def measured(pair: Pair) -> Measured | None:
+        moved, old, new = shifts[pair.key], pair.before.median, pair.after.median
+        if moved is None or not old or not new or min(old, new) <= 0:
             return None
-        corrected = drift.estimate(pair.old, raw, drifts[pair.metric], rules)
-        # Times are shown as everywhere, by their medians; ratios compare the fastest batches, which other load spoils least.
-        return corrected, {"raw_ratio": math.exp(raw.log), "old": pair.before.median, "new": pair.after.median}
+        if imported and one_process.has_one_process(pair.before, pair.after):
+            return partial(one_process.estimate, pair.before, pair.after, rules)
+        figures = {"raw_ratio": new / old, "old": old, "new": old * math.exp(moved.log)}
+        return lambda tests: (separate.estimate(moved, rules, tests, wider), figures)
 
-    judged, walls = _verdicts(pairs, measured, rules)
+    judged, estimates = _verdicts(pairs, measured, rules)
     verdicts += [replace(v, more_generations=None) for v in judged] if imported else judged
-    if reason := _unlike_machines(hard, wall):
+    if hard:
+        reason = "unlike machines: " + "; ".join(f"{name} was {a}, is {b}" for name, (a, b) in hard.items())
         verdicts = [
             replace(v, outcome="NOT COMPARABLE", reason=reason, passes=False, level="", more_generations=None)
             for v in verdicts
         ]
-    mean = drift.geomean(walls)
+    mean = separate.geomean(estimates)
+    moved = math.exp(median(s.drift for s in walls)) if walls and not any(s.unseen for s in walls) else None
     reason = "no case of the baseline has a metric that is judged"
     return suite_of(
         verdicts, gates=baseline.plan.gates and current.plan.gates, geomean=mean and mean[0],
         geomean_interval=mean and mean[1], base=baseline.name, paired=False, new_cases=_new_cases(baseline, current),
-        hard=hard, soft=soft, drift=wall.worst if wall.known else None,
+        hard=hard, soft=soft, drift=moved,
         notes=(
-            *_notes(baseline, current), *(_imported_notes(pairs) if imported else _drift_notes(wall)), *disagreements(verdicts),
-            *_nothing(verdicts, reason),
+            *_notes(baseline, current), *(_imported_notes(pairs) if imported else _drift_notes(moved, wider)),
+            *disagreements(verdicts), *_nothing(verdicts, reason),
         ),
         command=current.command, created=current.created,
         noise=str(disturbance(*map(_compared, (baseline, current)), margin=rules.margin("wall"))),
+        **sensitivity_of(verdicts, rules), process_s=_process_s(current),
     )  # fmt: skip
 
 
 def _compared(results: Results) -> Results:
     """Return the runs that a comparison over time judges: not those of other libraries."""
-    return replace(results, runs=tuple(r for r in results if r.arm not in drift.OTHERS))
+    return replace(results, runs=tuple(r for r in results if r.arm not in separate.OTHERS))
 
 
-def _unlike_machines(hard: dict[str, tuple[str, str]], wall: drift.Drift) -> str:
-    """Return why the machines of two runs cannot be compared, or ""."""
-    if hard:
-        return "unlike machines: " + "; ".join(f"{name} was {a}, is {b}" for name, (a, b) in hard.items())
-    if wall.too_much:
-        return f"work that no version changes took {wall.worst:.2f} times as long: the machine was slower or faster as a whole. {AGAIN}"
-    return ""
-
-
-def _drift_notes(wall: drift.Drift) -> tuple[str, ...]:
-    """Return a note on the drift that was subtracted, or on canaries that are missing."""
-    if wall.compute is None or wall.memory is None:
-        return (f"no canary in both runs: the drift of the machine is unknown. {AGAIN}",)
-    drifts = [
-        f"{kind} {100 * math.expm1(s.log):+.1f} %" for kind, s in (("compute", wall.compute), ("memory", wall.memory))
-    ]
-    return (f"drift of the machine, subtracted: {', '.join(drifts)} time",)
+def _drift_notes(moved: float | None, wider: float) -> tuple[str, ...]:
+    """Return notes on the machine's speed between the runs, and on cases that lie further apart than processes tell."""
+    if moved is None:
+        speed = f"nothing looked at the machine's speed in both runs: its drift is unknown. {AGAIN}"
+    else:
+        speed = f"the clock took {100 * (moved - 1):+.1f} % time; each case is compared at the speed of the earlier run"
+    apart = f"separate runs of equal code lie {wider:.1f} times as far apart here as their processes tell; the intervals include it"
+    return (speed, apart) if wider > 1.05 else (speed,)
 
 
 def _imported_notes(pairs: Sequence[Pair]) -> tuple[str, ...]:
@@ -412,6 +424,6 @@ def _new_cases(baseline: Results, current: Results) -> tuple[str, ...]:
     runs = (
         r
         for r in current
-        if r.status == "ok" and r.key not in known and not is_canary(r.case) and r.arm not in drift.OTHERS
+        if r.status == "ok" and r.key not in known and not is_canary(r.case) and r.arm not in separate.OTHERS
     )
     return tuple(dict.fromkeys(run.case for run in runs))

@@ -28,7 +28,11 @@ class Noise:
     machine: str
     plan: str
     measured_at: str
+    separate: float = 1.0  # how much further separate runs of equal code lie apart than their processes tell
     schema: int = SCHEMA
+
+
+QUIET = Noise(0.0, 0, 0, "", "", "")  # of a machine that was not tested
 
 
 def path() -> Path:
@@ -42,14 +46,16 @@ def keep(floor: float, *, suites: int, cases: int, plan: str) -> Path:
     return files.write_text(path(), records.dumps(measured, indent=1), parents=True)
 
 
-def noise_floor() -> float:
-    """Return this machine's noise floor from the last self-test; 0 without one."""
+def known() -> Noise:
+    """Return this machine's noise as the last self-test measured it; that of a quiet one without a test."""
     file = path()
     if not file.exists():
-        return 0.0
+        return QUIET
     try:
         stored = records.read(Noise, records.loads(file.read_bytes(), str(file)), str(file))
     except (FormatError, OSError) as error:
-        settings.log.warning("%s; the noise floor is not used: run `tritium selftest --aa` again", error)
-        return 0.0
-    return stored.floor if stored.schema == SCHEMA and math.isfinite(stored.floor) else 0.0
+        settings.log.warning(
+            "%s; what is known of this machine's noise is not used: run `tritium selftest --aa` again", error
+        )
+        return QUIET
+    return stored if stored.schema == SCHEMA and math.isfinite(stored.floor) and stored.separate >= 1 else QUIET

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tritium.perf.gate.drift import UNKNOWN
 from tritium.perf.gate.judge import Estimate, levels
+from tritium.perf.gate.separate import UNKNOWN
 from tritium.perf.gate.verdict import Rules
 from tritium.perf.records.run import Series
 
@@ -51,14 +51,12 @@ def median_sd(series: Series) -> float:
     return OF_MEDIAN * float(spread) / middle / math.sqrt(n) if middle > 0 else 0.0
 
 
-def estimate(before: Series, after: Series, rules: Rules) -> tuple[Estimate, dict[str, Any]] | None:
-    """Return how far the median moved, with what the values know and what is assumed; None without a value above 0."""
-    old, new = before.median, after.median
-    if old is None or new is None or old <= 0 or new <= 0:
-        return None
+def estimate(before: Series, after: Series, rules: Rules, tests: int) -> tuple[Estimate, dict[str, Any]]:
+    """Return how far the median moved, with what the values know and what is assumed; both have a median above 0."""
+    old, new = before.median or math.nan, after.median or math.nan
     log, sd = math.log(new / old), math.hypot(median_sd(before), median_sd(after), UNKNOWN)
     normal = NormalDist()
-    wide = {c: normal.inv_cdf((1 + c) / 2) * sd for c in levels(rules)}
+    wide = {c: normal.inv_cdf((1 + c) / 2) * sd for c in levels(rules, tests)}
     p = 2 * normal.cdf(-abs(log) / sd)
     figures = {"raw_ratio": new / old, "old": old, "new": new}
     return Estimate(log, {c: (log - w, log + w) for c, w in wide.items()}, p, sd, 1, UNKNOWN), figures

@@ -9,10 +9,12 @@ import math
 from collections.abc import Sequence
 
 from tritium import escape
-from tritium.perf.amounts import seconds_text
+from tritium.arguments import duration_text
+from tritium.perf.amounts import percent, seconds_text
 from tritium.perf.gate.verdict import OUTCOMES, PASS, REMEDY, TOO_NOISY, Status, Suite, Verdict
 
 TOO_MANY = 100  # processes; nobody waits for more
+PAIRED = "measure both revisions in one job, tritium regression-test --against REV"
 QUIETER = "end other work on the machine, then measure again"
 SHOWN = 12  # of one outcome; the rest is counted
 STATUS_TEXT: dict[Status, str] = {
@@ -107,7 +109,28 @@ def ending(suite: Suite) -> str:
         text += f", because --allow-{' --allow-'.join(suite.allowed)} was given"
     if not suite.gates:
         text += "; quick runs do not gate"
-    return text
+    return "\n".join(filter(None, (found(suite), text)))
+
+
+def found(suite: Suite) -> str:
+    """Return what slow-down would have been found, and what finds a smaller one; "" where no time was judged."""
+    if suite.target is None:
+        return ""
+    if suite.sensitivity is None:
+        text = "no slow-down of every case, however clear, would have been certain"
+    else:
+        text = f"a slow-down above {percent(suite.sensitivity)} of any case would have been found nine times in ten"
+        if suite.usual_sensitivity is not None and suite.usual_sensitivity < suite.sensitivity:
+            text += f", above {percent(suite.usual_sensitivity)} of half of them"
+        if suite.sensitivity <= suite.target:
+            return text
+    wanted = f"for {percent(suite.target)}"
+    if suite.processes is not None and suite.process_s > 0:
+        text += (
+            f"; {wanted} run --processes {suite.processes}, about {duration_text(suite.processes * suite.process_s)}"
+        )
+        text += "" if suite.paired else " each"
+    return text if suite.paired else f"{text}; {wanted} in less time: {PAIRED}"
 
 
 def _line(v: Verdict, suite: Suite) -> str:

@@ -17,6 +17,7 @@ from tritium.arguments import checked
 from tritium.errors import ArgumentError, BaselineError
 from tritium.perf.gate import noise
 from tritium.perf.gate.compare import compare_paired, compare_stored, no_baseline
+from tritium.perf.gate.noise import QUIET, Noise
 from tritium.perf.gate.page import STATUS_TEXT
 from tritium.perf.gate.verdict import Rules, Status, Suite, Verdict, is_counted, suite_of
 from tritium.perf.records.case import Arm, Case
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 STORED_MARGIN = 0.10  # of separate runs; pairs are judged by the margins of Rules
 EXTRA_LOOKS = 2
+FURTHER_S = 600.0  # for what the first look leaves open
 COUNTED = "instructions"  # counted now where the baseline has them
 Source = Results | str | os.PathLike[str]
 Judge = Callable[[Results, Sequence[Case]], Suite]
@@ -41,12 +43,18 @@ Measure = Callable[[Sequence[Case], int], Results]
 
 def rules_of(
     threshold: float | str | None = None, config: RegressionConfig | None = None, *, paired: bool, looks: int = 1,
-    noise_floor: float = 0.0,
+    known: Noise = QUIET, sensitivity: float | str | None = None,
 ) -> Rules:  # fmt: skip
-    """Return the rules of a threshold and a settings file. The threshold is the margin of every timed metric."""
+    """Return the rules of a threshold, a sensitivity and a settings file. The threshold is the margin of every timed metric.
+
+    Without a threshold, a margin is at most half of the sensitivity: a change at the margin is found one time in two.
+    """
+    asked = None if sensitivity is None else fraction(sensitivity, "sensitivity")
     limit = config.regression_threshold if threshold is None and config is not None else threshold
     margin = fraction(limit) if limit is not None else None if paired else STORED_MARGIN
-    rules = Rules(paired=paired, looks=looks, noise_floor=noise_floor)
+    rules = Rules(paired=paired, looks=looks, noise_floor=known.floor, separate=known.separate, sensitivity=asked)
+    if limit is None and asked is not None:
+        margin = min(margin if margin is not None else rules.margins["wall"], asked / 2)
     if margin is not None:
         rules = replace(rules, margins={m: v if is_counted(m) else margin for m, v in rules.margins.items()})
     if config is not None:
@@ -68,11 +76,15 @@ def loaded(source: Source) -> Results:
 
 @checked
 def regression_check(
-    baseline: Source, current: Source, threshold: float | str | None = None, *, config: RegressionConfig | None = None
-) -> Suite:
-    """Compare results with earlier ones of the same machine. Without a baseline the suite reports that; it does not pass."""
+    baseline: Source, current: Source, threshold: float | str | None = None, *, config: RegressionConfig | None = None,
+    sensitivity: float | str | None = None,
+) -> Suite:  # fmt: skip
+    """Compare results with earlier ones of the same machine. Without a baseline the suite reports that; it does not pass.
+
+    With a sensitivity it passes only if so large a slow-down of any case would have been found.
+    """
     results = loaded(current)
-    rules = rules_of(threshold, config, paired=False, noise_floor=noise.noise_floor())
+    rules = rules_of(threshold, config, paired=False, known=noise.known(), sensitivity=sensitivity)
     head = _label(current, results)
     try:
         before = loaded(baseline)
@@ -132,9 +144,11 @@ def regression_test(
     baseline: Source | None = None,
     plan: Plan = PLANS["default"],
     threshold: float | str | None = None,
+    sensitivity: float | str | None = None,
     config: RegressionConfig | None = None,
     suite: str = "regression",
     extra_looks: int = EXTRA_LOOKS,
+    further_s: float = FURTHER_S,
     confirm: bool = True,
     notes: Sequence[str] = (),
     progress: Progress | None = None,
@@ -142,34 +156,48 @@ def regression_test(
 ) -> Gated:
     """Measure and compare: with a stored baseline, or, without one, the second contender with the first, side by side.
 
-    `by` measures cases with a seed where it is not the engine that does.
+    What is undecided, or short of the sensitivity, is measured further for at most `further_s`. `by` measures cases with a seed
+    where it is not the engine that does.
     """
     from tritium.perf.engine.measuring import measure
 
     if baseline is None and len(arms) != 2:
         raise ArgumentError(f"side by side two contenders are compared, the old one first; {len(arms)} were given.")
-    rules = rules_of(threshold, config, paired=baseline is None, looks=1 + extra_looks, noise_floor=noise.noise_floor())
+    rules = rules_of(
+        threshold, config, paired=baseline is None, looks=1 + extra_looks, known=noise.known(), sensitivity=sensitivity
+    )
 
-    def fresh(selected: Sequence[Case], seed: int) -> Results:
+    def fresh(selected: Sequence[Case], seed: int, processes: int = plan.generations) -> Results:
         if by is not None:
             return by(selected, seed)
-        seeded = replace(plan, seed=plan.seed + seed)
+        seeded = replace(plan, seed=plan.seed + seed, generations=processes)
         return measure(selected, arms, seeded, kind="regression", suite=suite, notes=notes, progress=progress)
 
     judge = _judge(baseline, arms, rules)
     results = fresh(cases, 0)
     verdicts = judge(results, ())
     for look in range(extra_looks):
-        undecided = {v.case for v in verdicts.verdicts if not v.passes and v.more_generations is not None}
-        if verdicts.overall_status != "Inconclusive" or not undecided or not results.complete or not plan.gates:
+        undecided = {
+            v.case for v in verdicts.verdicts if v.is_open or (not v.passes and v.more_generations is not None)
+        }
+        processes = _further(verdicts, plan, further_s - (results.elapsed_s if look else 0.0))
+        settled = verdicts.overall_status not in ("AllPass", "Inconclusive") or not undecided
+        if settled or not processes or not results.complete or not plan.gates:
             break
-        results = merged(results, fresh(_named(cases, undecided), 1000 * (look + 1)))
+        results = merged(results, fresh(_named(cases, undecided), 1000 * (look + 1), processes))
         verdicts = judge(results, ())
     slower = _named(cases, {v.case for v in verdicts.verdicts if v.outcome == "SLOWER" and not v.exact})
     if not confirm or not slower or not results.complete:
         return Gated(verdicts, results)
     second = fresh(slower, 5000)
     return Gated(confirmed(verdicts, judge(second, slower)), results, second, verdicts)
+
+
+def _further(suite: Suite, plan: Plan, seconds: float) -> int:
+    """Return how many more processes to measure within these seconds: as many as the first time, or what is missing."""
+    had = min((v.generations for v in suite.verdicts if v.is_open or not v.passes), default=0)
+    wanted = max(plan.generations, (suite.processes or 0) - had if suite.asked else 0)
+    return min(wanted, int(seconds / suite.process_s)) if suite.process_s > 0 else wanted
 
 
 def _judge(baseline: Source | None, arms: Sequence[Arm], rules: Rules) -> Judge:
@@ -243,6 +271,12 @@ def confirmed(first: Suite, second: Suite) -> Suite:
             "command",
             "created",
             "noise",
+            "sensitivity",
+            "usual_sensitivity",
+            "target",
+            "asked",
+            "processes",
+            "process_s",
         )
     }
     return suite_of(verdicts, gates=first.gates, notes=first.notes, **fields)
@@ -269,7 +303,7 @@ def create_baseline(
 @checked
 def run_regression_tests(
     baseline: Source, *, suite: str | None = None, threshold: float | str | None = None, config: RegressionConfig | None = None,
-    plan: Plan = PLANS["default"], progress: Progress | None = None,
+    plan: Plan = PLANS["default"], sensitivity: float | str | None = None, progress: Progress | None = None,
 ) -> Gated:  # fmt: skip
     """Measure the baseline's suite and compare. `.overall_status` is AllPass, HasRegressions, HasCriticalRegressions …"""
     from tritium.perf.suites import suites
@@ -277,8 +311,8 @@ def run_regression_tests(
     before = loaded(baseline)
     options, grid = as_before(before, suites.options_of(suite or "regression", plan=plan), suite)
     return regression_test(
-        grid.cases, grid.arms, baseline=before, plan=options.plan, threshold=threshold, config=config, suite=options.suite,
-        notes=grid.notes, progress=progress,
+        grid.cases, grid.arms, baseline=before, plan=options.plan, threshold=threshold, sensitivity=sensitivity, config=config,
+        suite=options.suite, notes=grid.notes, progress=progress,
     )  # fmt: skip
 
 

@@ -152,7 +152,7 @@ def selftest(
     finally:
         if log is not None:
             log.close()
-    margin = regression.rules_of(paired=True, noise_floor=noise.noise_floor()).margin("wall")
+    margin = regression.rules_of(paired=True, known=noise.known()).margin("wall")
     return Selftest(tuple(trials), margin, notes)
 
 

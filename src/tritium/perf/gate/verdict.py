@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from statistics import median
+from typing import Any, Literal, NamedTuple
 
 from tritium.arguments import checked_class
 from tritium.errors import ArgumentError, nearest
@@ -64,6 +65,10 @@ class Rules:
     critical: float = 0.15
     looks: int = 1  # planned tests; 3: each has 0.44 of alpha (Pocock)
     paired: bool = True
+    sensitivity: float | None = (
+        None  # the slow-down that must be found nine times in ten; None: any will do, and is said
+    )
+    separate: float = 1.0  # how much further separate runs of equal code lie apart here than their processes tell
     metrics: tuple[str, ...] = (  # CPU time is left out: spinning threads distort it
         "wall", "peak_bytes", "energy", "instructions",
     )  # fmt: skip
@@ -111,6 +116,14 @@ class Verdict:
     old: float | None = None  # medians, in the unit of the metric
     new: float | None = None
     unit: str = ""
+    sensitivity: float | None = None  # the slow-down that such a measurement finds nine times in ten; None: not any
+    processes: int | None = None  # that find the one asked for, or twice the margin; None: more do not help
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if more processes may show that it is slower."""
+        high = self.interval90[1] if self.interval90 is not None else math.inf
+        return self.outcome == "INCONCLUSIVE" and self.more_generations is not None and high >= 1 + self.margin
 
     @property
     def change(self) -> float | None:
@@ -154,6 +167,12 @@ class Suite:
     command: str = ""
     created: str = ""
     noise: str = ""  # what disturbed the runs, where they are too noisy to tell
+    sensitivity: float | None = None  # the slow-down of any case that would have been found nine times in ten
+    usual_sensitivity: float | None = None  # the same of half of the cases
+    target: float | None = None  # the slow-down that had to be found, or else twice the margin
+    asked: bool = False  # the target decides the exit code
+    processes: int | None = None  # that would find it; None: more do not help
+    process_s: float = 0.0  # seconds that one took, of all cases
 
     def of(self, outcome: str) -> tuple[Verdict, ...]:
         """Return the verdicts with this outcome."""
@@ -185,6 +204,24 @@ def suite_of(verdicts: Sequence[Verdict], *, gates: bool = True, **fields: objec
     status = status_of(listed, gates)
     counts = {o: sum(v.outcome == o for v in listed) for o in OUTCOMES}
     return Suite(tuple(listed), status, EXIT_CODES[status], counts, gates=gates, **fields)  # type: ignore[arg-type]
+
+
+def sensitivity_of(verdicts: Iterable[Verdict], rules: Rules) -> dict[str, Any]:
+    """Return the fields of a suite on what it would have found: by the times that are not slower."""
+    timed = [
+        v for v in verdicts if v.metric == "wall" and not v.exact and v.ratio is not None and v.outcome != "SLOWER"
+    ]
+    if not timed:
+        return {}
+    found = [math.inf if v.sensitivity is None else v.sensitivity for v in timed]
+    needed = [v.processes for v in timed]
+    return {
+        "sensitivity": max(found) if math.isfinite(max(found)) else None,
+        "usual_sensitivity": median(found) if math.isfinite(median(found)) else None,
+        "asked": rules.sensitivity is not None,
+        "target": rules.sensitivity if rules.sensitivity is not None else 2 * rules.margin("wall"),
+        "processes": None if None in needed else max(n for n in needed if n is not None),
+    }
 
 
 def no_baseline(base: str, why: str, **fields: object) -> Suite:

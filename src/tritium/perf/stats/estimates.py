@@ -20,6 +20,7 @@ from tritium.perf.stats.resample import (
     Floats,
     beta_share,
     bits,
+    rank_sum_share,
     rank_sum_tail,
     ranked_differences,
     ranked_walsh,
@@ -174,18 +175,30 @@ def unpaired(
     Log in, log out. The interval holds all shifts that the Mann-Whitney test does not reject: exact if both have the same spread.
     With too few processes it is the widest interval there is, with less than the requested coverage: 0.9 for 3 and 3 processes.
     """
-    _shares(confidence)
     a, b = (
         _checked(generation_values(a_generations), "generations"),
         _checked(generation_values(b_generations), "generations"),
     )
+    difference, intervals = shift(a, b, confidence)
+    return Unpaired(difference, intervals, brunner_munzel_p(a, b))
+
+
+def shift(a: Floats, b: Floats, confidence: Sequence[float] = CONFIDENCE) -> tuple[float, Intervals]:
+    """Return the median of all differences b - a, and its exact rank-sum intervals."""
     count = len(a) * len(b)
-    cuts = [_cut(rank_sum_tail(len(a), len(b), (1 - c) / 2), count) for c in confidence]
+    cuts = [_cut(rank_sum_tail(len(a), len(b), (1 - c) / 2), count) for c in _shares(confidence)]
     lower, upper, *ends = ranked_differences(
         a, b, ((count - 1) // 2, count // 2, *cuts, *(count - 1 - cut for cut in cuts))
     )
     intervals = dict(zip(confidence, zip(ends[: len(cuts)], ends[len(cuts) :], strict=True), strict=True))
-    return Unpaired((lower + upper) / 2, intervals, brunner_munzel_p(a, b))
+    return (lower + upper) / 2, intervals
+
+
+def rank_sum_p(a: Floats, b: Floats) -> float:
+    """Return the two-sided p of the Mann-Whitney test: exact for few values; equal ones count half."""
+    greater = np.searchsorted(np.sort(a), b, "left") + np.searchsorted(np.sort(a), b, "right")
+    above = float(greater.sum()) / 2  # pairs in which b is the larger
+    return min(1.0, 2 * rank_sum_share(len(a), len(b), min(above, len(a) * len(b) - above)))
 
 
 def brunner_munzel_p(a: ArrayLike, b: ArrayLike) -> float:

@@ -7,9 +7,11 @@ version of NumPy, on every machine.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
+from itertools import accumulate
 from statistics import NormalDist
 from typing import Any
 
@@ -108,10 +110,8 @@ def signed_rank_tail(n: int, share: float) -> int:
 
 
 @cache
-def rank_sum_tail(n: int, m: int, share: float) -> int:
-    """Return the most of the n x m differences that may be cut at each end so that each tail has at most probability `share`."""
-    if n * m > EXACT_RANKS * EXACT_RANKS // 4:
-        return max(0, math.floor(n * m / 2 + NORMAL.inv_cdf(share) * math.sqrt(n * m * (n + m + 1) / 12)))
+def _rank_sums(n: int, m: int) -> list[Any]:
+    """Return the chances of at most 0, 1, 2 … of the n x m differences being negative, without a shift."""
     # Ways of each Mann-Whitney count: the coefficients of a Gaussian binomial, in integers.
     ways: list[Any] = [0] * (n * m + 1)
     ways[0] = 1
@@ -120,12 +120,27 @@ def rank_sum_tail(n: int, m: int, share: float) -> int:
             ways[index] -= ways[index - m - k]
         for index in range(k, n * m + 1):
             ways[index] += ways[index - k]
-    total, below = math.comb(n + m, n), 0
-    for count, way in enumerate(ways):
-        below += way
-        if below > share * total * (1 + 1e-12):
-            return count
-    return n * m
+    total = math.comb(n + m, n)
+    return [below / total for below in accumulate(ways)]
+
+
+def _are_many(n: int, m: int) -> bool:
+    return n * m > EXACT_RANKS * EXACT_RANKS // 4
+
+
+@cache
+def rank_sum_tail(n: int, m: int, share: float) -> int:
+    """Return the most of the n x m differences that may be cut at each end so that each tail has at most probability `share`."""
+    if _are_many(n, m):
+        return max(0, math.floor(n * m / 2 + NORMAL.inv_cdf(share) * math.sqrt(n * m * (n + m + 1) / 12)))
+    return min(bisect_right(_rank_sums(n, m), share * (1 + 1e-12)), n * m)
+
+
+def rank_sum_share(n: int, m: int, count: float) -> float:
+    """Return the probability that at most so many of the n x m differences are negative, without a shift."""
+    if _are_many(n, m):
+        return NORMAL.cdf((count - n * m / 2) / math.sqrt(n * m * (n + m + 1) / 12))
+    return float(_rank_sums(n, m)[math.floor(count)])
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:

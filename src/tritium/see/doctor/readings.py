@@ -271,9 +271,9 @@ def _read_virtual(readings: Readings) -> Any:
 
 
 def _read_noise(readings: Readings) -> Any:
-    from tritium.perf.gate.noise import noise_floor
+    from tritium.perf.gate import noise
 
-    return noise_floor()
+    return noise.known().floor
 
 
 def _read_pressure(readings: Readings) -> Any:

@@ -22,7 +22,7 @@ from tritium.perf.formats.exports import prometheus
 from tritium.perf.formats.telemetry import Family, Sample, exposition
 from tritium.perf.gate import noise, regression
 from tritium.perf.gate.compare import compare_stored
-from tritium.perf.gate.drift import OTHERS
+from tritium.perf.gate.separate import OTHERS
 from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, Rules, Suite, Verdict
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import PLANS, Results
@@ -79,7 +79,7 @@ def measurement(
 
 def rules_of(levels: Alerts) -> Rules:
     """Return the rules of a round: slower from the warning share on, critical from the critical share on."""
-    rules = regression.rules_of(levels.warning, paired=False, noise_floor=noise.noise_floor())
+    rules = regression.rules_of(levels.warning, paired=False, known=noise.known())
     return replace(rules, warning=levels.warning, critical=levels.critical)
 
 
@@ -104,7 +104,7 @@ def standings(suite: Suite) -> list[Standing]:
 def is_blind(suite: Suite) -> bool:
     """Return True if cases were timed and not one could be decided: a slowdown would not be noticed."""
     timed = [v for v in suite.verdicts if not v.exact and v.outcome != "MISSING"]
-    return bool(timed) and all(v.outcome == "INCONCLUSIVE" and not v.passes for v in timed)
+    return bool(timed) and all(v.outcome == "INCONCLUSIVE" and v.sensitivity is None for v in timed)
 
 
 def _why_blind(suite: Suite) -> str:
