@@ -15,6 +15,7 @@ import contextlib
 import os
 import random
 import time
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,7 +52,9 @@ WINDOW, SLOW_WINDOW = 8, 3  # warm-up batches that are compared with those befor
 REPEATS = 0.2  # of the rounds may be repeated because something broke in
 STOLEN = 0.05  # of the time of a round, by the hypervisor: more breaks it
 SWITCHES = 3  # involuntary context switches a batch: more break a round
-UNLIKE = 1.15  # a look at the clock of one arm took so much longer than that of another
+MAX_CANARY_RATIO = 1.15  # of the clock probes of two arms in a round: more breaks it
+LEARNT = 20  # rounds from which on the machine's own rounds raise these limits
+USUAL = 0.9  # share of its rounds that are not broken, however noisy the machine
 CANARY_ROUNDS = 6
 PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
 MEMORY_GENERATIONS = 3  # memory is read in the first ones only
@@ -247,11 +250,28 @@ def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str])
     return True
 
 
-def _broken(answers: dict[str, dict[str, Any]], batches: int) -> bool:
-    """Return True if a round was disturbed: by the hypervisor, by other load, or by contenders on unequal cores."""
-    looks = [max(s["clock"]) for s in answers.values()]
-    unlike = len(looks) > 1 and max(looks) > UNLIKE * min(looks)
-    return unlike or any(broken_into(s["stolen"], s["switches"], batches) for s in answers.values())
+class Limits:
+    """The limits beyond which a round is broken: those of a quiet machine, or nine tenths of the rounds so far are below them.
+
+    A machine whose rounds are all disturbed would break the repeats as often: only what is unusual there is measured again.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = [[], [], []]  # in order: ratios of clock probes, stolen shares, switches a batch
+
+    def broken(self, answers: dict[str, dict[str, Any]], batches: int) -> bool:
+        """Return True if a round was disturbed: by contenders on unequal cores, by the hypervisor, or by other load."""
+        if not answers:
+            return False
+        looks = [max(s["clock"]) for s in answers.values()]
+        stolen, switches = (max(s[kind] for s in answers.values()) for kind in ("stolen", "switches"))
+        amounts, limits = (max(looks) / min(looks), stolen, switches / batches), (MAX_CANARY_RATIO, STOLEN, SWITCHES)
+        over = False
+        for amount, limit, seen in zip(amounts, limits, self.seen, strict=True):
+            usual = seen[int(USUAL * len(seen))] if len(seen) >= LEARNT else limit
+            over |= amount > max(limit, usual)
+            insort(seen, amount)
+        return over
 
 
 def broken_into(stolen: float, switches: int, batches: int) -> bool:
@@ -288,6 +308,7 @@ class Bench:
         self.progress = progress
         self.cells: Cells = {(c.name, a.name): Cell() for c in self.cases for a in self.arms}
         self.workers: dict[str, Process] = {}
+        self.limits = Limits()
         self.done = 0
         allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self.cpus = allowed[-threads:] if threads < len(allowed) else []
@@ -473,7 +494,7 @@ class Bench:
             arms = arms[::-1]  # A B, then B A: drift hits both alike
             while True:
                 answers = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
-                if not _broken(answers, self.plan.batches):
+                if not self.limits.broken(answers, self.plan.batches):
                     break
                 if repeats >= max(1, int(REPEATS * self.plan.rounds)):
                     for name in answers:

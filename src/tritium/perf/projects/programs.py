@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from tritium.errors import ArgumentError
 from tritium.machine.facts import usable_threads
-from tritium.perf.engine.measuring import STOLEN, UNLIKE
+from tritium.perf.engine.measuring import MAX_CANARY_RATIO, STOLEN
 from tritium.perf.engine.worker import TICKS_S, steal
 from tritium.perf.records.case import Context
 from tritium.perf.records.environment import command_line, this_environment
@@ -376,7 +376,7 @@ def _round(
         before = after
     looks = [v for _, pair in outcomes.values() for v in pair]
     share = (steal() - stolen) / max(time.monotonic() - began, TICKS_S)
-    disturbed = share > STOLEN or (bool(looks) and max(looks) > UNLIKE * min(looks))
+    disturbed = share > STOLEN or (bool(looks) and max(looks) > MAX_CANARY_RATIO * min(looks))
     for key, (outcome, pair) in outcomes.items():
         cells[key].groups[-1].append(outcome)
         cells[key].clocks[-1].append(pair)
