@@ -256,11 +256,10 @@ measure([Case("hanging", Recipe({str(RECIPES) + ":hanging"!r}), Context("x"))], 
 # ---- rounds that are broken
 
 
-def answers(*looks: float, stolen: float = 0.0, switches: int = 0) -> dict[str, dict[str, Any]]:
+def answers(*looks: float, stolen: float = 0.0, switches: int = 0) -> list[dict[str, Any]]:
     """What the workers of a round answered: a probe of the clock from each, and what disturbed the last."""
-    quiet = {"stolen": 0.0, "switches": 0}
-    found = {str(i): quiet | {"clock": [0.5 * look, look]} for i, look in enumerate(looks)}
-    found[str(len(looks) - 1)] |= {"stolen": stolen, "switches": switches}
+    found: list[dict[str, Any]] = [{"clock": [0.5 * look, look], "stolen": 0.0, "switches": 0} for look in looks]
+    found[-1] |= {"stolen": stolen, "switches": switches}
     return found
 
 
@@ -269,10 +268,12 @@ def answers(*looks: float, stolen: float = 0.0, switches: int = 0) -> dict[str, 
     [
         (answers(1.0, 1.149), False), (answers(1.0, 1.151), True), (answers(1.2, 1.0, 1.1), True), (answers(7.0), False),
         (answers(1.0, 1.0, stolen=0.05), False), (answers(1.0, 1.0, stolen=0.051), True),
-        (answers(1.0, switches=6), False), (answers(1.0, switches=7), True), ({}, False),
+        (answers(1.0, switches=6), False), (answers(1.0, switches=7), True), ([], False),
     ],
 )  # fmt: skip
-def test_a_round_of_a_quiet_machine_is_broken_beyond_three_limits(round_: dict[str, Any], is_broken: bool) -> None:
+def test_a_round_of_a_quiet_machine_is_broken_beyond_three_limits(
+    round_: list[dict[str, Any]], is_broken: bool
+) -> None:
     assert Limits().broken(round_, batches=2) == is_broken
     settled = Limits()
     assert not any(settled.broken(answers(1.0, 1.01), 2) for _ in range(50))

@@ -16,7 +16,7 @@ import os
 import random
 import time
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Arm, Case, Work
 from tritium.perf.records.environment import command_line, this_environment
-from tritium.perf.records.run import PLANS, Plan, Results, Run, Series, Status, Values
+from tritium.perf.records.run import PLANS, Flag, Plan, Results, Run, Series, Status, Values
 from tritium.perf.stats.estimates import MODES, mvalue, steady
 from tritium.perf.store import results as store
 from tritium.perf.work.canary import canaries, is_canary
@@ -141,16 +141,16 @@ def _other(metric: str, details: dict[str, Any], cell: Cell) -> Series:
 
 def _flags(cell: Cell, device: str) -> list[str]:
     """Return what a reader must know before trusting the numbers."""
-    flags = [] if cell.steady else ["no steady state"]
+    flags = [] if cell.steady else [Flag.UNSTEADY.value]
     if cell.broken:
-        flags.append(f"{len(cell.broken)} rounds repeated: other work or the hypervisor broke in")
+        flags.append(f"{len(cell.broken)} {Flag.REPEATED}: {Flag.DISTURBED}")
     if cell.kept:
-        flags.append(f"{cell.kept} rounds kept though other work broke in")
+        flags.append(f"{cell.kept} {Flag.KEPT}")
     wall, cpu = ([median(b) for g in cell.values.get(m, ()) for b in g if b] for m in ("wall", "cpu"))
     if len(wall) >= 8 and mvalue(wall) > MODES:
-        flags.append("several modes")
+        flags.append(Flag.MODES.value)
     if wall and cpu and device == "cpu" and median(cpu) < WAITED * median(wall):
-        flags.append(f"waited: the CPU time is {median(cpu) / median(wall):.0%} of the wall time")
+        flags.append(f"{Flag.WAITED}: the CPU time is {median(cpu) / median(wall):.0%} of the wall time")
     return flags
 
 
@@ -259,12 +259,12 @@ class Limits:
     def __init__(self) -> None:
         self.seen: list[list[float]] = [[], [], []]  # in order: ratios of clock probes, stolen shares, switches a batch
 
-    def broken(self, answers: dict[str, dict[str, Any]], batches: int) -> bool:
+    def broken(self, answers: Collection[dict[str, Any]], batches: int) -> bool:
         """Return True if a round was disturbed: by contenders on unequal cores, by the hypervisor, or by other load."""
         if not answers:
             return False
-        looks = [max(s["clock"]) for s in answers.values()]
-        stolen, switches = (max(s[kind] for s in answers.values()) for kind in ("stolen", "switches"))
+        looks = [max(s["clock"]) for s in answers]
+        stolen, switches = (max(s[kind] for s in answers) for kind in ("stolen", "switches"))
         amounts, limits = (max(looks) / min(looks), stolen, switches / batches), (MAX_CANARY_RATIO, STOLEN, SWITCHES)
         over = False
         for amount, limit, seen in zip(amounts, limits, self.seen, strict=True):
@@ -494,7 +494,7 @@ class Bench:
             arms = arms[::-1]  # A B, then B A: drift hits both alike
             while True:
                 answers = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
-                if not self.limits.broken(answers, self.plan.batches):
+                if not self.limits.broken(answers.values(), self.plan.batches):
                     break
                 if repeats >= max(1, int(REPEATS * self.plan.rounds)):
                     for name in answers:

@@ -28,7 +28,6 @@ from tritium.perf.gate.verdict import (
     Suite,
     Verdict,
     allow,
-    disturbance,
     level_of,
     no_baseline,
     suite_of,
@@ -261,7 +260,7 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
         head=arm, paired=True, new_cases=tuple(new_cases), command=results.command, created=results.created,
         notes=(*_notes(results), *disagreements(verdicts), *_nothing(verdicts, f"no case was measured on {base_arm}")),
-        noise=str(disturbance(results, margin=rules.margin("wall"))),
+        process_s=results.process_s,
     )  # fmt: skip
 
 
@@ -373,13 +372,8 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
             *_nothing(verdicts, reason),
         ),
         command=current.command, created=current.created,
-        noise=str(disturbance(*map(_compared, (baseline, current)), margin=rules.margin("wall"))),
+        process_s=current.process_s,
     )  # fmt: skip
-
-
-def _compared(results: Results) -> Results:
-    """Return the runs that a comparison over time judges: not those of other libraries."""
-    return replace(results, runs=tuple(r for r in results if r.arm not in drift.OTHERS))
 
 
 def _unlike_machines(hard: dict[str, tuple[str, str]], wall: drift.Drift) -> str:
