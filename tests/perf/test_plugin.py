@@ -18,7 +18,6 @@ from measured import HOSTILE
 from tritium.errors import ArgumentError
 from tritium.perf import plugin
 from tritium.perf.formats import imports
-from tritium.perf.gate.verdict import disturbance, is_disturbed
 from tritium.perf.plugin import Bench
 from tritium.perf.records.json_io import loads, read
 from tritium.perf.records.run import Run
@@ -234,44 +233,56 @@ QUIET = plugin.Load(0, 0, 0.0, 1e-6)
 BUSY = plugin.Load(31, 0, 0.0, 1e-6)  # more than three involuntary switches a batch
 
 
-@pytest.mark.parametrize(
-    ("busy", "of", "noisy"),
-    [(0, 5, False), (1, 5, False), (2, 5, True), (1, 4, True), (1, 1, True)],
-)
-def test_a_session_says_first_that_it_is_too_noisy_to_tell(busy: int, of: int, noisy: bool) -> None:
+@pytest.mark.parametrize(("busy", "of", "marked"), [(0, 5, 0), (1, 5, 1), (2, 5, 2), (3, 5, 0), (5, 5, 0), (1, 1, 0)])
+def test_a_test_is_marked_where_other_load_took_more_time_from_it_than_from_the_others(
+    busy: int, of: int, marked: int
+) -> None:
     records = [timed_by(BUSY if i < busy else QUIET, name=f"test_{i}") for i in range(of)]
     lines = plugin.finish(records).lines
-    session = plugin.gathered(records)
-    assert disturbance(session).noisy == noisy
-    assert lines[0].startswith("Too noisy to tell precisely: ") == noisy
-    if noisy:
-        assert lines[0].startswith(f"Too noisy to tell precisely: {disturbance(session)}. Close other programs")
-        assert "tritium doctor" in lines[0]
-    assert sum(" ! " in line for line in lines) == busy
-    assert any(line.startswith("!: other load") for line in lines) == bool(busy)
+    assert sum(" ! " in line for line in lines) == marked
+    assert any(line.startswith("!: other load") for line in lines) == bool(marked)
+    assert ("other work or the hypervisor broke in" in lines) == bool(marked)
+    assert lines[0].startswith("test ")
 
 
-@pytest.mark.parametrize(("clocks", "noisy"), [([1e-6, 1.01e-6, 1e-6], False), ([1e-6, 1.3e-6, 1.6e-6], True)])
-def test_a_machine_whose_own_speed_changes_during_a_session_is_too_noisy(clocks: list[float], noisy: bool) -> None:
-    records = [timed_by(QUIET._replace(clock_s=c), name=f"test_{i}") for i, c in enumerate(clocks)]
+def moving(*clocks: float) -> list[str]:
+    """The records of a session on a machine of this speed, test by test."""
+    return [timed_by(QUIET._replace(clock_s=c), name=f"test_{i}") for i, c in enumerate(clocks)]
+
+
+@pytest.mark.parametrize(
+    ("clocks", "sentence"),
+    [
+        ((1e-6, 1.01e-6, 1e-6), ""),
+        ((1e-6, 1.0625e-6, 1.125e-6), ""),  # ±4.7 %
+        ((1e-6, 1.3e-6, 1.6e-6), "its speed moved by ±18 % from test to test; differences below 37 % between two sessions decide nothing."),
+    ],
+)  # fmt: skip
+def test_a_machine_whose_own_speed_changes_during_a_session_says_what_that_hides(
+    clocks: tuple[float, ...], sentence: str
+) -> None:
+    records = moving(*clocks)
     first = plugin.finish(records).lines[0]
-    assert first.startswith("Too noisy to tell precisely: canaries, work that never changes, spread by ±") == noisy
+    assert first.startswith("test ") if not sentence else first == f"This machine is noisy: {sentence}"
     assert not any(is_canary(run.case) for run in plugin.gathered(records))
 
 
-def test_an_earlier_session_that_was_disturbed_makes_the_comparison_noisy(tmp_path: Path) -> None:
-    plugin.finish([timed_by(BUSY)], json=str(tmp_path / "noisy.json"))
-    plugin.finish([timed_by(QUIET)], json=str(tmp_path / "quiet.json"))
-    assert plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "noisy.json")).lines[0].startswith("Too noisy")
-    assert not plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "quiet.json")).lines[0].startswith("Too noisy")
+def test_an_earlier_session_on_a_moving_machine_hides_as_much(tmp_path: Path) -> None:
+    plugin.finish(moving(1e-6, 1.3e-6, 1.6e-6), json=str(tmp_path / "noisy.json"))
+    plugin.finish(moving(1e-6, 1e-6, 1e-6), json=str(tmp_path / "quiet.json"))
+
+    def first(earlier: str) -> str:
+        return plugin.finish(moving(1e-6, 1e-6, 1e-6), compare=str(tmp_path / earlier)).lines[0]
+
+    assert first("noisy.json").startswith("This machine is noisy: its speed moved by ±18 %")
+    assert first("quiet.json").startswith("test ")
 
 
 def test_a_call_that_sleeps_is_not_disturbed_and_one_that_waits_for_a_cpu_is() -> None:
     slept, pushed = QUIET._replace(waits=10), QUIET._replace(switches=12)
-    assert not is_disturbed(read(Run, loads(timed_by(slept, cpu=1e-4), ""), ""))
-    assert is_disturbed(read(Run, loads(timed_by(pushed, cpu=4e-3), ""), ""))
     stolen = QUIET._replace(stolen=0.06)
-    assert is_disturbed(read(Run, loads(timed_by(stolen), ""), ""))
+    records = timed_by(slept, cpu=1e-4), timed_by(pushed, cpu=4e-3), timed_by(stolen)
+    assert [read(Run, loads(text, ""), "").disturbed_rounds for text in records] == [(0, 10), (10, 10), (10, 10)]
 
 
 def test_a_later_session_is_shown_beside_an_earlier_one(pytester: pytest.Pytester) -> None:

@@ -250,7 +250,6 @@ def _list_runs(history: History, as_json: bool) -> None:
 
 def _show_case(history: History, case: str, metric: str, arm: str, as_json: bool) -> None:
     from tritium.perf.gate.page import amount
-    from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
     from tritium.perf.records import json_io as records
     from tritium.perf.store import baseline as baselines, trends
 
@@ -267,18 +266,17 @@ def _show_case(history: History, case: str, metric: str, arm: str, as_json: bool
     if as_json:
         click.echo(records.dumps(trend, indent=2, ascii_only=True))
         return
-    noise = history_disturbance((p.flags, p.spread) for p in trend.points)
-    if noise.noisy:
-        say(f"{TOO_NOISY} for sure: {noise}. {REMEDY}.", "yellow")
-    steps = {s.index: s for s in trend.steps}
+    steps, busy = {s.index: s for s in trend.steps}, trends.disturbed(trend.points)
     body = []
     for i, p in enumerate(trend.points):
         low, high = (amount(math.exp(end), p.unit) for end in (p.low, p.high))
         note = f"{100 * (steps[i].ratio - 1):+.1f} %" if i in steps else ""
-        if history_disturbance([(p.flags, p.spread)]).noisy:
+        if i in busy:
             note = f"{note} !".lstrip()
         body.append([p.created, shown(p.commit[:10]), *map(shown, (amount(p.value, p.unit), f"{low} … {high}")), note])
     print_parts(Table(body, ["measured", "commit", shown(metric), "95 %", "changed"]))
     echo()
     for line in trends.describe(trend):
         echo(shown(line))
+    if busy:
+        echo("!: other load disturbed this run more than usual in this history.")

@@ -28,16 +28,17 @@ from tritium.perf.amounts import seconds_text
 from tritium.perf.engine.measuring import WAITED, broken_into
 from tritium.perf.engine.worker import TICKS_S, batch, calibrated, steal
 from tritium.perf.formats import exports
-from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, disturbance, is_disturbed
 from tritium.perf.projects import sessions
 from tritium.perf.records.case import Context
 from tritium.perf.records.environment import Environment, command_line, differences, this_environment
 from tritium.perf.records.json_io import dumps, loads, plain, read, utc_now
-from tritium.perf.records.run import Plan, Results, Run, Series, Status, values_of
+from tritium.perf.records.run import STEADY, Flag, Plan, Results, Run, Series, Status, is_of_load, values_of
 from tritium.perf.stats.estimates import describe, steady, unpaired
+from tritium.perf.store.history import spread_of
 from tritium.perf.store.results import save
 from tritium.perf.suites.config import fraction
 from tritium.perf.tables.table import Table
+from tritium.perf.tables.tables import MARK, disturbed_cells
 from tritium.perf.work.canary import COMPUTE, clock
 
 ARM = "pytest"
@@ -215,7 +216,7 @@ class Bench:
                 ("cpu", t.cpu, "process_time, all threads"),
             )
         ]
-        flags = (*self._flags, *(() if t.steady else ("no steady state",)), *_disturbances(t))
+        flags = (*self._flags, *(() if t.steady else (Flag.UNSTEADY.value,)), *_disturbances(t))
         return Run(
             self.fullname, ARM, Context(self.name), iterations=t.calls, warmup=t.warmup, steady=t.steady, first_call_s=t.first_s,
             checked="not checked: the test checks", series=tuple(series), flags=flags, facts={"pytest": jsonable(facts)},
@@ -262,10 +263,10 @@ def _disturbances(t: Timed) -> list[str]:
         return []
     flags = []
     if broken_into(t.load.stolen, t.load.switches, len(t.wall)):
-        flags.append("other work or the hypervisor broke in")
+        flags.append(Flag.DISTURBED.value)
     share = median(t.cpu) / max(median(t.wall), 1e-9)
     if share < WAITED and t.load.switches > t.load.waits:
-        flags.append(f"waited: the CPU time is {share:.0%} of the wall time")
+        flags.append(f"{Flag.WAITED}: the CPU time is {share:.0%} of the wall time")
     return flags
 
 
@@ -336,7 +337,7 @@ def _judged(session: Results, before: Results, limit: str) -> tuple[list[session
     """Return the tests that are slower, and the lines that say so."""
     if _unlike(before, session.environment):
         return [], ["nothing was judged: the machines are not alike"]
-    spread = disturbance(*map(with_canary, (session, before))).spread
+    spread = _spread(session, before)
     share = fraction(limit, "--tritium-compare-fail")
     slower = sessions.slower(session, before, share, spread)
     lines = [str(test) for test in slower] or [f"no test is slower by more than {100 * max(share, 2 * spread):.3g} %"]
@@ -371,15 +372,23 @@ def with_canary(results: Results) -> Results:
     return replace(results, runs=(*results.runs, canary)) if looks else results
 
 
-def noise_lines(results: Results, earlier: Results | None = None) -> list[str]:
-    """Return that the session, or one it is compared with, is too noisy to tell, with the cause and the remedy."""
-    sessions = [results] if earlier is None else [results, earlier]
-    noise = disturbance(*map(with_canary, sessions))
-    return [f"{TOO_NOISY} precisely: {noise}. {REMEDY}.", ""] if noise.noisy else []
+def _spread(*sessions: Results) -> float:
+    """Return the spread of the canary beside the tests, of the session in which it was wider."""
+    return max(spread_of(with_canary(session)) for session in sessions)
+
+
+def noise_lines(*sessions: Results) -> list[str]:
+    """Return what a machine whose own speed changed during a session does not show; nothing for a steady one."""
+    spread = _spread(*sessions)
+    if spread <= STEADY:
+        return []
+    moved = f"This machine is noisy: its speed moved by ±{100 * spread:.0f} % from test to test"
+    return [f"{moved}; differences below {200 * spread:.0f} % between two sessions decide nothing.", ""]
 
 
 def page(results: Results, earlier: Results | None = None, *, gates: bool = False) -> list[str]:
-    """A table of the session, and how it compares with an earlier one; first, whether it is too noisy to tell."""
+    """A table of the session, and how it compares with an earlier one; first, what a noisy machine does not show."""
+    disturbed = disturbed_cells(results)
     forbids = _unlike(earlier, results.environment) if earlier is not None else ""
     heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
     rows = []
@@ -390,7 +399,7 @@ def page(results: Results, earlier: Results | None = None, *, gates: bool = Fals
         between = f"{seconds_text(s.interval[0])} … {seconds_text(s.interval[1])}"
         cells = (
             name if run.status == "ok" else f"{name} ({run.reason})",
-            seconds_text(s.median) + (" !" if is_disturbed(run) else ""),
+            seconds_text(s.median) + MARK * (run.key in disturbed),
             between,
             str(s.n),
             str(run.iterations),
@@ -402,11 +411,12 @@ def page(results: Results, earlier: Results | None = None, *, gates: bool = Fals
             "of one process each" if gates else "of one process each, so it gates nothing: tritium regression-test does"
         )
         below.append(f"now / was: 1.10 is 10 % slower; {one}.")
-    if any(map(is_disturbed, results)):
-        below.append("!: other load took time from this test.")
-    below += sorted({escape.terminal(f) for run in results for f in run.flags})
+    if disturbed:
+        below.append("!: other load took time from this test, more than from the others.")
+    flags = {f for run in results for f in run.flags if run.key in disturbed or not is_of_load(f)}
+    below += sorted(map(escape.terminal, flags))
     table = Table("", heads, tuple(rows), frozenset(heads[1:]), tuple(below)).text().splitlines()
-    return [*noise_lines(results, None if forbids else earlier), *table]
+    return [*noise_lines(results, *([] if forbids or earlier is None else [earlier])), *table]
 
 
 def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:

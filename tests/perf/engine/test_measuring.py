@@ -16,7 +16,7 @@ import pytest
 
 from tritium.errors import ArgumentError
 from tritium.perf.engine import callgrind
-from tritium.perf.engine.measuring import Bench, measure
+from tritium.perf.engine.measuring import LEARNT, Bench, Limits, measure
 from tritium.perf.records.case import Arm, Case, Context, Recipe
 from tritium.perf.records.run import Plan, Results, rounds_of
 from tritium.perf.work.canary import canaries
@@ -225,7 +225,7 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     code = f"""
 import os
 from tritium.perf.records.case import Arm, Case, Recipe
-from tritium.perf.engine.measuring import Bench, measure
+from tritium.perf.engine.measuring import LEARNT, Bench, Limits, measure
 from tritium.perf.engine.process import Process
 from tritium.perf.records.case import Context
 from tritium.perf.records.run import Plan
@@ -251,3 +251,49 @@ measure([Case("hanging", Recipe({str(RECIPES) + ":hanging"!r}), Context("x"))], 
             return
         time.sleep(0.05)
     pytest.fail("the worker is still there")
+
+
+# ---- rounds that are broken
+
+
+def answers(*looks: float, stolen: float = 0.0, switches: int = 0) -> list[dict[str, Any]]:
+    """What the workers of a round answered: a probe of the clock from each, and what disturbed the last."""
+    found: list[dict[str, Any]] = [{"clock": [0.5 * look, look], "stolen": 0.0, "switches": 0} for look in looks]
+    found[-1] |= {"stolen": stolen, "switches": switches}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("round_", "is_broken"),
+    [
+        (answers(1.0, 1.149), False), (answers(1.0, 1.151), True), (answers(1.2, 1.0, 1.1), True), (answers(7.0), False),
+        (answers(1.0, 1.0, stolen=0.05), False), (answers(1.0, 1.0, stolen=0.051), True),
+        (answers(1.0, switches=6), False), (answers(1.0, switches=7), True), ([], False),
+    ],
+)  # fmt: skip
+def test_a_round_of_a_quiet_machine_is_broken_beyond_three_limits(
+    round_: list[dict[str, Any]], is_broken: bool
+) -> None:
+    assert Limits().broken(round_, batches=2) == is_broken
+    settled = Limits()
+    assert not any(settled.broken(answers(1.0, 1.01), 2) for _ in range(50))
+    assert settled.broken(round_, batches=2) == is_broken
+
+
+def test_rounds_that_are_always_disturbed_are_not_repeated_and_worse_ones_are() -> None:
+    limits = Limits()
+    first = [limits.broken(answers(1.0, 1.4, stolen=0.2, switches=20), 2) for _ in range(LEARNT + 10)]
+    assert first == [True] * LEARNT + [False] * 10
+    assert limits.broken(answers(1.0, 1.41), 2)
+    assert limits.broken(answers(1.0, stolen=0.21), 2)
+    assert limits.broken(answers(1.0, switches=21), 2)
+    assert not limits.broken(answers(1.0, 1.4, stolen=0.2, switches=20), 2)
+
+
+@pytest.mark.parametrize(("every", "share"), [(5, 0.0), (11, 1.0)])
+def test_load_of_one_round_in_five_is_usual_and_of_one_in_eleven_is_not(every: int, share: float) -> None:
+    limits = Limits()
+    found = [limits.broken(answers(1.0, 1.3 if i % every == 0 else 1.0), 3) for i in range(40 * every)]
+    busy = found[5 * every :: every]
+    assert sum(busy) == share * len(busy)
+    assert sum(found) - sum(busy) == sum(found[: 5 * every : every])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from tritium.errors import ArgumentError
 from tritium.perf.stats import estimates as stats, resample
@@ -362,3 +362,34 @@ def test_windows_that_differ_by_their_own_noise_are_steady_with_doubt() -> None:
 def test_a_warm_up_is_not_hidden_by_doubt() -> None:
     falling = [2.0 - 0.05 * i + 0.001 * (i % 3) for i in range(16)]
     assert stats.steady(falling, window=8, doubt=2.0) is None
+
+
+# ---- rates
+
+
+@given(st.integers(0, 40), st.integers(0, 200), st.integers(1, 60), st.integers(1, 400), st.integers(1, 30))
+def test_a_rate_above_the_others_is_that_of_the_binomial_sum(
+    hits: int, others: int, total: int, others_total: int, tests: int
+) -> None:
+    share, every = total / (total + others_total), hits + others
+    chance = math.fsum(math.comb(every, k) * share**k * (1 - share) ** (every - k) for k in range(hits, every + 1))
+    assume(abs(chance * tests - 0.05) > 1e-9)
+    twice = hits / total > 2 * others / others_total + 1e-12
+    assert stats.rate_above(hits, total, others, others_total, tests) == (twice and chance < 0.05 / tests)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "above"),
+    [
+        ((6, 30, 6, 150), True),  # 20 % beside 4 %, one of six cases
+        ((3, 30, 3, 150), False),  # 10 % beside 2 % of few: chance
+        ((20, 100, 100, 1000), False),  # exactly twice
+        ((21, 100, 100, 1000), True),
+        ((45, 45, 432, 450), False),  # where all are disturbed none is
+        ((5, 10, 0, 0), False), ((0, 10, 0, 100), False), ((0, 0, 5, 100), False),  # nothing to compare with, nothing to see
+    ],
+)  # fmt: skip
+def test_a_rate_is_above_the_others_from_twice_of_it_on_where_chance_is_excluded(
+    numbers: tuple[int, int, int, int], above: bool
+) -> None:
+    assert stats.rate_above(*numbers, tests=6 if numbers[3] == 150 else 1) == above

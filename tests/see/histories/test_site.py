@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -10,7 +11,7 @@ import pytest
 
 from hostile import NAMES
 from html_pages import ALLOWED, Page
-from made_results import changed, results
+from made_results import results
 from tritium.errors import ArgumentError
 from tritium.perf.store.history import History
 from tritium.see.histories import badge
@@ -101,14 +102,34 @@ def test_hostile_names_are_text_and_file_names_stay_in_the_folder(tmp_path: Path
 def test_a_badge_says_how_a_case_stands(tmp_path: Path) -> None:
     with filled(tmp_path / "slower") as history:
         assert badge.state_of(history.trend("parse")).tone == "bad"
-        assert badge.state_of(history.trend("print")) == badge.State("no slow-down", "good")
+        assert badge.state_of(history.trend("print")) == badge.State("no slow-down above 2%", "good")
         assert badge.overall(history) == badge.State("1 of 2 slower", "bad")
         assert badge.state_of(history.trend("nothing")).tone == "quiet"
     with filled(tmp_path / "faster", step=0.8) as history:
         assert badge.state_of(history.trend("parse")).tone == "good"
         assert badge.overall(history).text == "2 cases, none slower"
-    with History(tmp_path / "noisy") as history:
-        for i in range(4):
-            made = changed(results({"add": 1e-3}, seed=i), "add", flags=("3 rounds kept though other work broke in",))
-            history.add(replace(made, committed=f"2026-01-{i + 1:02d}T00:00:00Z"))
-        assert badge.overall(history).tone == "unsure"
+    with filled(tmp_path / "few", runs=5, step=1.0) as history:
+        assert badge.state_of(history.trend("parse")) == badge.State("5 of 6 runs", "quiet")
+        assert badge.overall(history) == badge.State("too few runs", "quiet")
+    with filled(tmp_path / "enough", runs=6, step=1.0) as history:
+        assert badge.state_of(history.trend("parse")).tone == "good"
+        assert badge.overall(history) == badge.State("2 cases, none slower", "good")
+
+
+def test_a_site_of_noisy_runs_stands_and_says_which_steps_it_does_not_show(tmp_path: Path) -> None:
+    def page(name: str, runs: int, sd: float) -> str:
+        with History(tmp_path / name) as history:
+            for i in range(runs):
+                made = results({"add": 1e-3}, seed=i, sd=sd)
+                flags = ("45 rounds kept though other work broke in",)
+                made = replace(made, runs=tuple(replace(r, flags=flags) for r in made))
+                history.add(replace(made, committed=f"2026-01-{i + 1:02d}T00:00:00Z"))
+            write_site(history, tmp_path / f"{name}-site", "p")
+        return Page((tmp_path / f"{name}-site" / "index.html").read_text()).seen
+
+    noisy = page("noisy", 6, 0.2)
+    assert "No case is slower than its best" in noisy
+    assert re.search(r"Steps below (19|2\d)\.\d % are not shown\.", noisy)
+    few = page("few", 5, 0.01)
+    assert "Too few runs to show a step" in few
+    assert "6 runs or more can show a step." in few

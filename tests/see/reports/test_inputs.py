@@ -9,32 +9,25 @@ import pytest
 from hypothesis import given, strategies as st
 
 import made_report
-from tritium.perf.gate.verdict import Verdict
 from tritium.see.reports import summary as section_summary
-from tritium.see.reports.inputs import Inputs, anchor, outcome_beside, share
+from tritium.see.reports.inputs import Inputs, anchor, share
 
 
-@pytest.mark.parametrize(
-    ("ratio", "interval", "q", "word"),
-    [
-        (0.5, (0.4, 0.6), 0.01, "FASTER"),
-        (2.0, (1.8, 2.2), 0.01, "SLOWER"),
-        (1.1, (0.9, 1.3), 0.5, "INCONCLUSIVE"),
-        (2.0, (1.8, 2.2), 0.2, "INCONCLUSIVE"),
-        (2.0, (1.8, 2.2), None, "SLOWER"),
-        (2.0, (2.0, 2.0), 0.01, "INCONCLUSIVE"),
-        (2.0, None, None, "INCONCLUSIVE"),
-    ],
-)
-def test_a_difference_is_named_only_where_interval_and_false_share_allow_it(
-    ratio: float, interval: tuple[float, float] | None, q: float | None, word: str
-) -> None:
-    assert outcome_beside(Verdict("a", "wall", "x", "y", "EQUIVALENT", ratio, interval95=interval, q=q)) == word
-
-
-def test_no_verdict_is_no_standing() -> None:
-    assert outcome_beside(None) == ""
-    assert outcome_beside(Verdict("a", "wall", "x", "y", "MISSING")) == "MISSING"
+def test_a_row_is_marked_if_one_of_its_cells_was_disturbed_more_than_usual() -> None:
+    made = made_report.many(12, {"tritium": 1.0, "numpy": 2.0, "torch": 2.0})
+    runs = tuple(replace(r, flags=()) for r in made)
+    waited, key = ("waited: the CPU time is 20% of the wall time",), runs[1].key
+    given = Inputs(replace(made, runs=tuple(replace(r, flags=waited) if r.key == key else r for r in runs)))
+    case, arm = key
+    assert given.disturbed == {key}
+    marks = [
+        given.mark(case, "tritium"),
+        given.mark(case, "numpy"),
+        given.mark(case, "torch"),
+        given.mark(case, *given.results.arms),
+    ]
+    assert marks == [" !" * (arm == "tritium"), " !" * (arm == "numpy"), " !" * (arm == "torch"), " !"]
+    assert given.mark(given.cases[5], *given.results.arms) == ""
 
 
 @given(st.text(max_size=60), st.text(max_size=60))

@@ -22,7 +22,6 @@ from tritium.perf.gate.page import page as verdict_page
 from tritium.perf.gate.verdict import BASE, HEAD, Verdict, no_baseline, suite_of
 from tritium.perf.records.run import Results, Series
 from tritium.perf.store import results as store
-from tritium.perf.work.canary import is_canary
 from tritium.see.reports import summary as section_summary
 from tritium.see.reports.blocks import Card, Grid, Line, Lines, Picture
 from tritium.see.reports.inputs import Inputs, anchor
@@ -114,11 +113,11 @@ def test_a_plan_that_does_not_gate_is_inconclusive() -> None:
     ("needed", "sentence"),
     [
         ((None,), "1 is INCONCLUSIVE."),
-        ((1,), "1 is INCONCLUSIVE; about 1 more process would decide all of them."),
+        ((1,), "1 is INCONCLUSIVE; about 1 more process would decide it."),
         ((7, 100), "2 are INCONCLUSIVE; about 100 more processes would decide all of them."),
-        ((7, 3629), "more processes do not help: more than 100 would be needed for 1 of them."),
-        ((3629, 101), "more processes do not help: more than 100 would be needed for all of them."),
-        ((3629,), "more processes do not help: more than 100 would be needed for it."),
+        ((7, 3629), "would decide 1 of them; more than 100 more processes would be needed for 1 of them: "),
+        ((3629, 101), "2 are INCONCLUSIVE; more than 100 more processes would be needed for all of them: "),
+        ((3629,), "1 is INCONCLUSIVE; more than 100 more processes would be needed for it: "),
     ],
 )
 def test_the_page_of_a_gate_limits_processes_as_the_terminal_does(
@@ -136,7 +135,9 @@ def test_the_page_of_a_gate_limits_processes_as_the_terminal_does(
     assert "3,629" not in everything
     assert "3629 more" not in everything
     if max(n or 0 for n in needed) > 100:
-        assert any("To decide, end other work on the machine, then measure again." in text for text in texts)
+        assert any(
+            "a quieter machine needs fewer, and tritium doctor names what disturbs this one." in t for t in texts
+        )
 
 
 def test_no_baseline_and_another_machine_have_their_own_words() -> None:
@@ -161,52 +162,122 @@ def test_one_arm_alone_is_counted_and_not_compared() -> None:
     assert "ratios" not in {s.id for s in found.sections}
 
 
-def broken(given: Results, share: float = 1.0) -> Results:
-    """The same results of a busy machine: this share of the cells is disturbed."""
-    flag = ("3 rounds kept though other work broke in",)
-    shown = [r.key for r in given if not is_canary(r.case)]
-    chosen = set(shown[: round(share * len(shown))])
-    return replace(given, runs=tuple(replace(r, flags=flag if r.key in chosen else ()) for r in given))
+def broken(given: Results, *cases: str) -> Results:
+    """The same results, of which these cases were disturbed in every round, by default all."""
+    flag = ("45 rounds kept though other work broke in",)
+    return replace(given, runs=tuple(replace(r, flags=flag if r.case in (cases or given.cases) else ()) for r in given))
 
 
-@pytest.mark.parametrize("arms", [{"tritium": 1.0}, {"tritium": 1.0, "numpy": 3.0}, {"tritium": 1.0, "numpy": 1.0}])
-def test_a_disturbed_run_is_grey_and_says_what_to_do_first(arms: dict[str, float]) -> None:
-    found = report(broken(made_report.many(12, arms)))
+@pytest.mark.parametrize(
+    ("arms", "headline", "tone"),
+    [
+        ({"tritium": 1.0}, "12 cases measured", ""),
+        ({"tritium": 1.0, "numpy": 3.0}, "tritium is 3", "good"),
+        ({"tritium": 3.0, "numpy": 1.0}, "tritium is 0.3", "bad"),
+        ({"tritium": 1.0, "numpy": 1.0}, "tritium is as fast as numpy", "fine"),
+    ],
+)
+def test_a_banner_stands_where_its_interval_decides_however_disturbed_the_run(
+    arms: dict[str, float], headline: str, tone: str
+) -> None:
+    made = made_report.many(12, arms)
+    found, quiet = report(broken(made)), report(broken(made, "none"))
     top = banner(found)
-    assert top.headline.startswith("Too noisy to tell")
-    assert top.tone == "unsure"
-    assert "cells were disturbed by other load" in top.lede
-    assert "tritium doctor" in top.lede
-    assert "Too noisy to tell" in found.text().splitlines()[0]
-    summed = [line for line in lines(section(found, "summary")) if line.tone == "good"]
-    assert not summed
-    advice = lines(section(found, "advice"))
-    assert "Close other programs" in advice[0].text
-    assert not any("as fast as" in line.text or "ceiling" in line.text for line in advice)
-
-
-def test_advice_rests_on_undisturbed_cells_only() -> None:
-    given = made_report.many(24, {"tritium": 3.0, "numpy": 1.0})
-    quiet = broken(given, 0.0)
-    named = [line for line in lines(section(report(quiet), "advice")) if "numpy is" in line.text]
-    assert named
-    case = next(c for c in quiet.cases if f"For {c}," in named[0].text)
-    flags = ("3 rounds kept though other work broke in",)
-    one = replace(quiet, runs=tuple(replace(r, flags=flags) if r.case == case else r for r in quiet))
-    told = lines(section(report(one), "advice"))
-    assert "disturbed" in told[0].text
-    assert not any(f"For {case}," in line.text for line in told)
-
-
-@pytest.mark.parametrize(("slower", "tone"), [(True, "bad"), (False, "unsure")])
-def test_a_gate_of_disturbed_runs_is_never_green(slower: bool, tone: str) -> None:
-    found = report(broken(FEW), baseline=broken(FEW))
-    assert banner(found).headline == "Too noisy to tell for sure: no regression"
-    made = compare_stored(broken(FEW), broken(FEW))
-    first = replace(made.verdicts[0], outcome="SLOWER", level="warning") if slower else made.verdicts[0]
-    top = banner(report(FEW, verdicts=suite_of((first, *made.verdicts[1:]), noise=made.noise)))
-    assert top.headline.startswith("Too noisy to tell")
+    assert top.headline.startswith(headline)
     assert top.tone == tone
+    assert (top.headline, top.tone, top.lede, top.counts) == (
+        banner(quiet).headline, banner(quiet).tone, banner(quiet).lede, banner(quiet).counts,
+    )  # fmt: skip
+    compared = "; 12 of 12 comparisons are decided" if len(arms) == 2 else ""
+    assert top.lede.endswith(f" % wide at the median{compared}.")
+    assert "Intervals are ±" in top.lede
+    assert [line.text for line in lines(section(found, "advice"))] == [
+        line.text for line in lines(section(quiet, "advice"))
+    ]
+
+
+def test_a_banner_is_amber_only_where_its_own_sentence_is_not_decided() -> None:
+    made = replace(
+        results({"a": 1e-3, "b": 1e-3}, arms={"tritium": 1.0, "numpy": 1.08}, sd=0.12, seed=3), elapsed_s=150.0
+    )
+    top = banner(report(made))
+    assert (top.headline, top.tone) == ("tritium and numpy: no difference is shown", "unsure")
+    assert " About 59 more processes (10 min) would decide. This machine is noisy: intervals are ±" in top.lede
+    assert [count for count in top.counts if count[1] == "no difference shown"] == [(2, "no difference shown", "fine")]
+
+
+def test_advice_says_what_would_decide_and_stands_where_the_interval_of_its_case_does() -> None:
+    made = made_report.many(24, {"tritium": 3.0, "numpy": 1.0})
+    quiet = broken(made, "none")
+    case = next(c for c in quiet.cases if f"For {c}," in str(section(report(quiet), "advice")))
+    told = lines(section(report(broken(made, case)), "advice"))
+    assert told[0].text == (
+        "2 of 48 cells were disturbed by other load more than twice as often as the other cases (marked !): "
+        "the intervals include it; measure again where they do not decide."
+    )
+    assert any(f"For {case}, numpy is 3" in line.text for line in told)
+    wide = replace(
+        results({"a": 1e-3, "b": 1e-3}, arms={"tritium": 1.0, "numpy": 1.08}, sd=0.12, seed=3), elapsed_s=150.0
+    )
+    first = lines(section(report(wide), "advice"))[0]
+    assert first.text.startswith("2 of 2 comparisons are not decided: ")
+    assert (first.tone, first.link) == ("unsure", "ratios")
+
+
+def test_advice_on_ceilings_and_first_calls_needs_the_nearer_end_of_the_interval() -> None:
+    """Half of the processes are five times as fast: at the fast end the ceiling is near and the first call not so long."""
+    made = made_report.many(2, {"tritium": 1.0})
+    cold = [replace(r, flags=(), first_call_s=30 * (r.seconds or 1) + 0.06) for r in made]
+
+    def told(factor: float) -> str:
+        runs = []
+        for r in cold:
+            values = tuple(
+                tuple(tuple(v * (factor if i % 2 else 1) for v in b) for b in g)
+                for i, g in enumerate(r.series[0].values)
+            )
+            runs.append(replace(r, series=(replace(r.series[0], values=values), *r.series[1:])))
+        return str(section(report(replace(made, runs=tuple(runs))), "advice"))
+
+    assert "of its ceiling" in told(1.0)
+    assert "Call " in told(1.0)
+    assert "of its ceiling" not in told(1e-4)
+    assert "Call " not in told(1e4)
+
+
+def test_disturbed_rows_are_marked_as_on_a_terminal_and_skipped_ones_are_no_failure() -> None:
+    made = made_report.many(12, {"tritium": 1.0, "numpy": 3.0})
+    busy, left_out = made.cases[2], made.cases[3]
+    given = changed(broken(made, busy), left_out, "numpy", status="skipped", reason="no such op", series=())
+    found = report(given)
+    ratios = next(b for b in section(found, "ratios").blocks if isinstance(b, Grid))
+    assert [row[0].text for row in ratios.rows if row[2].text.endswith(" !")] == [busy]
+    marked = next(row for row in ratios.rows if row[0].text == busy)
+    assert (marked[2].tone, marked[2].tip) == (
+        "good",
+        "other load disturbed it more than twice as often as the other cases",
+    )
+    matrix = next(b for b in section(found, "devices").blocks if isinstance(b, Grid))
+    assert [row[0].text for row in matrix.rows if any(cell.text.endswith(" !") for cell in row)] == [busy]
+    assert [c.title for c in section(found, "cases").blocks if isinstance(c, Card) and c.brief.endswith(" !")] == [busy]
+    lost = next(row for row in ratios.rows if row[0].text == left_out)
+    assert [cell.tone for cell in lost if cell.text == "skipped"] == ["fine"]
+    tones = {cell.text: cell.tone for row in matrix.rows for cell in row if cell.badge}
+    assert tones == {"skipped": "fine"}
+    assert " !" in found.html()
+    failed = next(b for b in section(report(made_report.failing(FEW)), "devices").blocks if isinstance(b, Grid))
+    assert {cell.tone for row in failed.rows for cell in row if cell.badge} == {"bad"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "headline", "tone"), [("EQUIVALENT", "No regression", "good"), ("SLOWER", "1 slower", "bad")]
+)
+def test_a_gate_of_disturbed_runs_stands_and_says_how_noisy_they_were(outcome: Any, headline: str, tone: str) -> None:
+    made = compare_stored(broken(FEW), broken(FEW))
+    first = replace(made.verdicts[0], outcome=outcome, level="warning" if outcome == "SLOWER" else "")
+    top = banner(report(broken(FEW), verdicts=suite_of((first, *made.verdicts[1:]))))
+    assert (top.headline, top.tone) == (headline, tone)
+    assert top.lede.endswith(" % wide at the median; 24 of 24 comparisons are decided.")
 
 
 def test_a_run_of_which_nothing_succeeded_says_so() -> None:
@@ -465,7 +536,7 @@ def test_a_mean_is_told_with_the_cases_it_is_over() -> None:
     fewer = replace(FEW, runs=tuple(r for r in FEW.runs if (r.case, r.arm) != (FEW.cases[0], FEW.arms[-1])))
     told = banner(report(fewer)).lede
     assert f"beside {FEW.arms[1]} over 12 cases, " in told
-    assert told.endswith(f"beside {FEW.arms[-1]} over 11 cases.")
+    assert f"beside {FEW.arms[-1]} over 11 cases. Intervals are ±" in told
 
 
 def test_the_note_of_a_chart_stands_once_in_each_of_its_layouts() -> None:
@@ -475,7 +546,7 @@ def test_the_note_of_a_chart_stands_once_in_each_of_its_layouts() -> None:
 
 def test_one_cell_has_and_two_have() -> None:
     def told(count: int) -> str:
-        runs = [replace(r, flags=("2 modes",) if i < count else ()) for i, r in enumerate(FEW.runs)]
+        runs = [replace(r, flags=("several modes",) if i < count else ()) for i, r in enumerate(FEW.runs)]
         return str(section(report(replace(FEW, runs=tuple(runs))), "advice"))
 
     assert "1 of 36 cells has times of several modes" in told(1)

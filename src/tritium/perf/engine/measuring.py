@@ -15,7 +15,8 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from bisect import insort
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Arm, Case, Work
 from tritium.perf.records.environment import command_line, this_environment
-from tritium.perf.records.run import PLANS, Plan, Results, Run, Series, Status, Values
+from tritium.perf.records.run import PLANS, Flag, Plan, Results, Run, Series, Status, Values
 from tritium.perf.stats.estimates import MODES, mvalue, steady
 from tritium.perf.store import results as store
 from tritium.perf.work.canary import canaries, is_canary
@@ -53,7 +54,9 @@ WINDOW, SLOW_WINDOW = 8, 3  # warm-up batches that are compared with those befor
 REPEATS = 0.2  # of the rounds may be repeated because something broke in
 STOLEN = 0.05  # of the time of a round, by the hypervisor: more breaks it
 SWITCHES = 3  # involuntary context switches a batch: more break a round
-UNLIKE = 1.15  # a look at the clock of one arm took so much longer than that of another
+MAX_CANARY_RATIO = 1.15  # of the clock probes of two arms in a round: more breaks it
+LEARNT = 20  # rounds from which on the machine's own rounds raise these limits
+USUAL = 0.9  # share of its rounds that are not broken, however noisy the machine
 CANARY_ROUNDS = 6
 PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
 MEMORY_GENERATIONS = 3  # memory is read in the first ones only
@@ -140,16 +143,16 @@ def _other(metric: str, details: dict[str, Any], cell: Cell) -> Series:
 
 def _flags(cell: Cell, device: str) -> list[str]:
     """Return what a reader must know before trusting the numbers."""
-    flags = [] if cell.steady else ["no steady state"]
+    flags = [] if cell.steady else [Flag.UNSTEADY.value]
     if cell.broken:
-        flags.append(f"{len(cell.broken)} rounds repeated: other work or the hypervisor broke in")
+        flags.append(f"{len(cell.broken)} {Flag.REPEATED}: {Flag.DISTURBED}")
     if cell.kept:
-        flags.append(f"{cell.kept} rounds kept though other work broke in")
+        flags.append(f"{cell.kept} {Flag.KEPT}")
     wall, cpu = ([median(b) for g in cell.values.get(m, ()) for b in g if b] for m in ("wall", "cpu"))
     if len(wall) >= 8 and mvalue(wall) > MODES:
-        flags.append("several modes")
+        flags.append(Flag.MODES.value)
     if wall and cpu and device == "cpu" and median(cpu) < WAITED * median(wall):
-        flags.append(f"waited: the CPU time is {median(cpu) / median(wall):.0%} of the wall time")
+        flags.append(f"{Flag.WAITED}: the CPU time is {median(cpu) / median(wall):.0%} of the wall time")
     return flags
 
 
@@ -249,11 +252,28 @@ def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str])
     return True
 
 
-def _broken(answers: dict[str, dict[str, Any]], batches: int) -> bool:
-    """Return True if a round was disturbed: by the hypervisor, by other load, or by contenders on unequal cores."""
-    looks = [max(s["clock"]) for s in answers.values()]
-    unlike = len(looks) > 1 and max(looks) > UNLIKE * min(looks)
-    return unlike or any(broken_into(s["stolen"], s["switches"], batches) for s in answers.values())
+class Limits:
+    """The limits beyond which a round is broken: those of a quiet machine, or nine tenths of the rounds so far are below them.
+
+    A machine whose rounds are all disturbed would break the repeats as often: only what is unusual there is measured again.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = [[], [], []]  # in order: ratios of clock probes, stolen shares, switches a batch
+
+    def broken(self, answers: Collection[dict[str, Any]], batches: int) -> bool:
+        """Return True if a round was disturbed: by contenders on unequal cores, by the hypervisor, or by other load."""
+        if not answers:
+            return False
+        looks = [max(s["clock"]) for s in answers]
+        stolen, switches = (max(s[kind] for s in answers) for kind in ("stolen", "switches"))
+        amounts, limits = (max(looks) / min(looks), stolen, switches / batches), (MAX_CANARY_RATIO, STOLEN, SWITCHES)
+        over = False
+        for amount, limit, seen in zip(amounts, limits, self.seen, strict=True):
+            usual = seen[int(USUAL * len(seen))] if len(seen) >= LEARNT else limit
+            over |= amount > max(limit, usual)
+            insort(seen, amount)
+        return over
 
 
 def broken_into(stolen: float, switches: int, batches: int) -> bool:
@@ -290,6 +310,7 @@ class Bench:
         self.progress = progress
         self.cells: Cells = {(c.name, a.name): Cell() for c in self.cases for a in self.arms}
         self.workers: dict[str, Process] = {}
+        self.limits = Limits()
         self.done = 0
         allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self.cpus = allowed[-threads:] if threads < len(allowed) else []
@@ -475,7 +496,7 @@ class Bench:
             arms = arms[::-1]  # A B, then B A: drift hits both alike
             while True:
                 answers = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
-                if not _broken(answers, self.plan.batches):
+                if not self.limits.broken(answers.values(), self.plan.batches):
                     break
                 if repeats >= max(1, int(REPEATS * self.plan.rounds)):
                     for name in answers:

@@ -18,7 +18,7 @@ from typing import Literal
 from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.machine.files import write_all
-from tritium.perf.gate.page import STATUS_TEXT, advice, ending, figure, headline, markdown, subject
+from tritium.perf.gate.page import STATUS_TEXT, advice, ending, figure, headline, mark, markdown, subject
 from tritium.perf.gate.verdict import Suite, Verdict
 
 Kind = Literal["error", "warning", "notice"]
@@ -132,9 +132,8 @@ def comment(suite: Suite, name: str = "", link: str = "") -> str:
 
     `name` tells several comments apart; `link` leads to the run. A name in it cannot begin a mention, a link or HTML.
     """
-    mark = "❌" if suite.exit_code else "⚠️" if suite.noise or suite.overall_status != "AllPass" else "✅"
     label = escape.markdown(name) if name else ""
-    lines = [MARKER.format(f" {escape.file_name(name)}" if name else ""), f"### {mark} {_title(suite)}"]
+    lines = [MARKER.format(f" {escape.file_name(name)}" if name else ""), f"### {mark(suite)} {_title(suite)}"]
     lines += [f"Measured: {label}.", ""] if label else [""]
     matters = sorted((v for v in suite.verdicts if _matters(v)), key=lambda v: -(v.severity or math.inf))
     if matters:
@@ -146,7 +145,7 @@ def comment(suite: Suite, name: str = "", link: str = "") -> str:
     if rest:
         lines += ["", f"{rest} other verdict{'s' * (rest != 1)}: no change that matters."]
     if suite.noise:
-        lines += ["", f"Too noisy to tell for sure: {escape.prose(suite.noise, None)}."]
+        lines += ["", f"{escape.prose(suite.noise, None)}."]
     lines += (
         [
             "",

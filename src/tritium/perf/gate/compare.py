@@ -29,7 +29,6 @@ from tritium.perf.gate.verdict import (
     Suite,
     Verdict,
     allow,
-    disturbance,
     level_of,
     no_baseline,
     sensitivity_of,
@@ -273,14 +272,8 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
         head=arm, paired=True, new_cases=tuple(new_cases), command=results.command, created=results.created,
         notes=(*_notes(results), *disagreements(verdicts), *_nothing(verdicts, f"no case was measured on {base_arm}")),
-        noise=str(disturbance(results, margin=rules.margin("wall"))),
-        **sensitivity_of(verdicts, rules), process_s=_process_s(results),
+        **sensitivity_of(verdicts, rules), process_s=results.process_s,
     )  # fmt: skip
-
-
-def _process_s(results: Results) -> float:
-    """Return the seconds that a process of every contender took, of all cases."""
-    return results.elapsed_s / max((len(s.values) for r in results for s in r.series if s.metric == "wall"), default=1)
 
 
 def _broken_canary(results: Results, base_arm: str, arm: str, rules: Rules) -> str:
@@ -393,14 +386,8 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
             *disagreements(verdicts), *_nothing(verdicts, reason),
         ),
         command=current.command, created=current.created,
-        noise=str(disturbance(*map(_compared, (baseline, current)), margin=rules.margin("wall"))),
-        **sensitivity_of(verdicts, rules), process_s=_process_s(current),
+        **sensitivity_of(verdicts, rules), process_s=current.process_s,
     )  # fmt: skip
-
-
-def _compared(results: Results) -> Results:
-    """Return the runs that a comparison over time judges: not those of other libraries."""
-    return replace(results, runs=tuple(r for r in results if r.arm not in separate.OTHERS))
 
 
 def _drift_notes(moved: float | None, wider: float) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from tritium import escape
 from tritium.arguments import duration_text
-from tritium.perf.amounts import percent, seconds_text
-from tritium.perf.gate.verdict import OUTCOMES, PASS, REMEDY, TOO_NOISY, Status, Suite, Verdict
+from tritium.perf.amounts import many, percent, seconds_text
+from tritium.perf.gate.verdict import OUTCOMES, PASS, Status, Suite, Verdict
 
 TOO_MANY = 100  # processes; nobody waits for more
 PAIRED = "measure both revisions in one job, tritium regression-test --against REV"
-QUIETER = "end other work on the machine, then measure again"
+QUIETER = "a quieter machine needs fewer, and tritium doctor names what disturbs this one"
 SHOWN = 12  # of one outcome; the rest is counted
 STATUS_TEXT: dict[Status, str] = {
     "AllPass": "no regression", "HasRegressions": "regression", "HasCriticalRegressions": "critical regression",
@@ -47,7 +47,7 @@ def differences(suite: Suite) -> str:
     """Return the page without its meaning for a gate."""
     lines = [headline(suite)]
     if suite.noise:
-        lines.append(f"  {REMEDY}.")
+        lines.append(f"{escape.terminal(suite.noise, None)}.")
     if compared := subject(suite):
         lines.append(compared)
     for outcome in LISTED:
@@ -75,13 +75,12 @@ def differences(suite: Suite) -> str:
 
 
 def headline(suite: Suite) -> str:
-    """Return the counts at a glance, after the noise of the runs; outcomes that did not occur are left out, except two."""
+    """Return the counts at a glance; outcomes that did not occur are left out, except two."""
     if suite.overall_status == "NoBaseline":
         return "no baseline: nothing was compared"
     always = ("SLOWER", "EQUIVALENT")
     counts = [f"{suite.counts.get(o, 0)} {o}" for o in OUTCOMES if suite.counts.get(o, 0) or o in always]
-    text = " · ".join(counts) + _judged_text(suite)
-    return f"{TOO_NOISY} for sure: {suite.noise}; {text}" if suite.noise else text
+    return " · ".join(counts) + _judged_text(suite)
 
 
 def _judged_text(suite: Suite) -> str:
@@ -169,22 +168,39 @@ def advice(v: Verdict, suite: Suite) -> str:
     if v.more_generations is None:
         return ""
     if v.more_generations > TOO_MANY:
-        return f"more than {TOO_MANY} more processes would be needed: {QUIETER}"
-    noun = "process" if v.more_generations == 1 else "processes"
+        return deciding(v.more_generations)
     where = "" if suite.paired else " in both runs"
-    return f"about {v.more_generations} more {noun}{where}: --processes {v.generations + v.more_generations}"
+    more = more_processes(v.more_generations, suite.process_s)
+    return f"about {more}{where}: --processes {v.generations + v.more_generations}"
 
 
-def joint_advice(verdicts: Sequence[Verdict]) -> str:
+def more_processes(count: int, each_s: float = 0.0) -> str:
+    """Return so many more processes, with the time they take where it is known: 12 more processes (3 min)."""
+    took = f" ({duration_text(max(count * each_s, 1))})" if each_s else ""
+    return f"{many(count, 'more process')}{took}"
+
+
+def deciding(count: int | None, each_s: float = 0.0) -> str:
+    """Return how many more processes would decide, or what to do if that is too many; "" where more do not help."""
+    if count is None:
+        return ""
+    if count > TOO_MANY:
+        return f"more than {TOO_MANY} more processes would be needed: {QUIETER}"
+    return f"about {more_processes(count, each_s)} would decide"
+
+
+def joint_advice(verdicts: Sequence[Verdict], each_s: float = 0.0) -> str:
     """Return what would decide several verdicts: so many more processes, or a quieter machine where that is too many."""
     needed = [v.more_generations for v in verdicts if v.more_generations is not None]
-    if not needed:
-        return ""
-    beyond = sum(n > TOO_MANY for n in needed)
-    if not beyond:
-        return f"about {max(needed)} more process{'es' * (max(needed) != 1)} would decide all of them"
-    who = "it" if len(verdicts) == 1 else "all of them" if beyond == len(verdicts) else f"{beyond} of them"
-    return f"more processes do not help: more than {TOO_MANY} would be needed for {who}. To decide, {QUIETER}"
+    within = [n for n in needed if n <= TOO_MANY]
+
+    def whom(count: int) -> str:
+        return "it" if len(verdicts) == 1 else "all of them" if count == len(verdicts) else f"{count} of them"
+
+    parts = [f"{deciding(max(within), each_s)} {whom(len(within))}"] if within else []
+    if beyond := len(needed) - len(within):
+        parts.append(f"more than {TOO_MANY} more processes would be needed for {whom(beyond)}: {QUIETER}")
+    return "; ".join(parts)
 
 
 def change(ratio: float | None) -> str:
@@ -216,13 +232,17 @@ def _digits(value: float) -> str:
     return f"{value:.{places}f}"
 
 
+def mark(suite: Suite) -> str:
+    """Return the sign of a suite: whether it fails the gate, passes though its status is another, or passes."""
+    return "❌" if suite.exit_code != PASS else "⚠️" if suite.overall_status != "AllPass" else "✅"
+
+
 def markdown(suite: Suite) -> str:
     """Return the page for a pull request or a job summary: the same in Markdown, every verdict in a table."""
-    mark = "❌" if suite.exit_code != PASS else "⚠️" if suite.noise else "✅"
     lines = [
-        f"### {mark} {headline(suite)}",
+        f"### {mark(suite)} {headline(suite)}",
         "",
-        *([f"{REMEDY}.", ""] if suite.noise else []),
+        *([f"{escape.prose(suite.noise, None)}.", ""] if suite.noise else []),
         f"`{ending(suite)}`",
         "",
     ]

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from tritium.arguments import checked_class
 from tritium.errors import ArgumentError, nearest
-from tritium.perf.records.run import Results, Run, process_spread
+from tritium.perf.amounts import many, verb
+from tritium.perf.records.run import STEADY, Results, Run
 from tritium.perf.work.canary import is_canary
 
 Outcome = Literal["SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER", "EQUIVALENT"]
@@ -26,6 +27,7 @@ Interval = tuple[float, float]
 OUTCOMES: tuple[Outcome, ...] = (
     "SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER", "EQUIVALENT",
 )  # fmt: skip
+DECIDED: tuple[Outcome, ...] = ("SLOWER", "CHANGED-SMALL", "FASTER", "EQUIVALENT")
 BASE, HEAD = "base", "head"  # the arms of two revisions in one measurement
 PASS, REGRESSION, USAGE, NO_BASELINE, INCONCLUSIVE, NOT_COMPARABLE = range(6)
 EXIT_CODES: dict[Status, int] = {
@@ -166,13 +168,13 @@ class Suite:
     drift: float | None = None  # stored baselines: drift of the machine, as a ratio of time
     command: str = ""
     created: str = ""
-    noise: str = ""  # what disturbed the runs, where they are too noisy to tell
+    noise: str = ""  # how noisy the machine was, in a sentence
     sensitivity: float | None = None  # the slow-down of any case that would have been found nine times in ten
     usual_sensitivity: float | None = None  # the same of half of the cases
     target: float | None = None  # the slow-down that had to be found, or else twice the margin
     asked: bool = False  # the target decides the exit code
     processes: int | None = None  # that would find it; None: more do not help
-    process_s: float = 0.0  # seconds that one took, of all cases
+    process_s: float = 0.0  # seconds for one more process of every contender, all cases in it; 0: unknown
 
     def of(self, outcome: str) -> tuple[Verdict, ...]:
         """Return the verdicts with this outcome."""
@@ -200,10 +202,12 @@ def status_of(verdicts: Iterable[Verdict], gates: bool = True) -> Status:
 
 def suite_of(verdicts: Sequence[Verdict], *, gates: bool = True, **fields: object) -> Suite:
     """Return a suite of verdicts: worst first, counted, with status and exit code."""
+    timed = [v for v in verdicts if v.interval95 is not None]
+    noise = noise_text((v.interval95 for v in timed), sum(v.outcome in DECIDED for v in timed), len(timed))
     listed = sorted(verdicts, key=lambda v: (OUTCOMES.index(v.outcome), -abs(v.change or 0), v.case, v.metric))
     status = status_of(listed, gates)
     counts = {o: sum(v.outcome == o for v in listed) for o in OUTCOMES}
-    return Suite(tuple(listed), status, EXIT_CODES[status], counts, gates=gates, **fields)  # type: ignore[arg-type]
+    return Suite(tuple(listed), status, EXIT_CODES[status], counts, gates=gates, **{"noise": noise} | fields)  # type: ignore[arg-type]
 
 
 def sensitivity_of(verdicts: Iterable[Verdict], rules: Rules) -> dict[str, Any]:
@@ -261,65 +265,29 @@ def level_of(ratio: float, rules: Rules) -> Level:
     return "warning" if ratio >= 1 + rules.warning else ""
 
 
-# ---- runs that are too noisy to tell
-
-DISTURBED = ("broke in", "waited")  # flags of a cell that other load took time from
-NOISY = 0.2  # share of disturbed cells above which no headline is green
-STEADY = 0.05  # margin of a run without a gate: half-width of a ratio that is quoted, spread of its canaries
-TOO_NOISY = "Too noisy to tell"
-REMEDY = "Close other programs and measure again; tritium doctor names what disturbs this machine"
+# ---- noise
 
 
-class Disturbance(NamedTuple):
-    """The noise of a run: its cells that other load disturbed, and the spread of work that never changes."""
-
-    disturbed: int
-    cells: int  # measured ones
-    spread: float = 0.0  # of the worst canary between processes
-    margin: float = STEADY
-    noun: str = "cells"  # what is counted: the cells of a run, or the runs of a history
-
-    @property
-    def noisy(self) -> bool:
-        """Return True if the run cannot tell: more than a fifth of the cells were disturbed, or the canaries spread too far."""
-        return self.disturbed > NOISY * self.cells or self.spread > self.margin
-
-    def __str__(self) -> str:
-        """Return what disturbed the run; "" for a quiet one."""
-        parts = []
-        if self.disturbed > NOISY * self.cells:
-            verb = "was" if self.disturbed == 1 else "were"
-            parts.append(f"{self.disturbed} of {self.cells} {self.noun} {verb} disturbed by other load")
-        if self.spread > self.margin:
-            parts.append(
-                f"canaries, work that never changes, spread by ±{100 * self.spread:.0f} % between processes "
-                f"(the margin is ±{100 * self.margin:g} %)"
-            )
-        return "; ".join(parts)
+def noise_text(intervals: Iterable[Interval | None], decided: int = 0, comparisons: int = 0) -> str:
+    """Return how noisy a machine is by these intervals, and how many comparisons they decide; "" where there is none."""
+    widths = [half_width(interval) for interval in intervals if interval is not None and told_apart(interval)]
+    if not widths:
+        return ""
+    width, noisy = 100 * median(widths), median(widths) > STEADY
+    text = f"ntervals are ±{width:.{int(width < 9.95)}f} % wide at the median"
+    text = f"This machine is noisy: i{text}" if noisy else f"I{text}"
+    if not comparisons:
+        return text
+    are, same = verb(decided, "is", "are"), " all the same" if noisy and decided else ""
+    return f"{text}; {decided} of {many(comparisons, 'comparison')} {are} decided{same}"
 
 
-def disturbance(*runs: Results, margin: float = STEADY) -> Disturbance:
-    """Return what disturbed one run, or several that are compared: every headline is decided by it."""
-    cells = [run for results in runs for run in results if run.status == "ok"]
-    measured = [run for run in cells if not is_canary(run.case)]
-    spread = max((process_spread(run) for run in cells if is_canary(run.case)), default=0.0)
-    return Disturbance(sum(map(is_disturbed, measured)), len(measured), spread, margin)
+def told_apart(interval: Interval | None) -> Interval | None:
+    """Return the interval unless it is a single point: one round has no interval."""
+    return None if interval is None or interval[0] == interval[1] else interval
 
 
-def history_disturbance(cells: Iterable[tuple[Sequence[str], float]], noun: str = "runs") -> Disturbance:
-    """Return what disturbed the runs of a history, each given by the flags of its cell and the spread of its canaries.
-
-    The rule is that of one run: nothing is certain if more than a fifth was disturbed. Of several cases, `noun` counts cells.
-    """
-    each = [has_disturbed(flags) or spread > STEADY for flags, spread in cells]
-    return Disturbance(sum(each), len(each), noun=noun)
-
-
-def is_disturbed(run: Run) -> bool:
-    """Return True if other load took time from a cell."""
-    return has_disturbed(run.flags)
-
-
-def has_disturbed(flags: Iterable[str]) -> bool:
-    """Return True if one of the flags says that other load took time."""
-    return any(word in flag for flag in flags for word in DISTURBED)
+def half_width(interval: Interval) -> float:
+    """Return half the width of a ratio's interval, relative to its geometric middle: 0.05 is ±5 %."""
+    low, high = interval
+    return math.sqrt(high / low) - 1 if low > 0 else math.inf

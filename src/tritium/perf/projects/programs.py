@@ -28,12 +28,12 @@ from typing import IO, Any
 
 from tritium.errors import ArgumentError
 from tritium.machine.facts import usable_threads
-from tritium.perf.engine.measuring import STOLEN, UNLIKE
+from tritium.perf.engine.measuring import Limits
 from tritium.perf.engine.worker import TICKS_S, steal
 from tritium.perf.records.case import Context
 from tritium.perf.records.environment import command_line, this_environment
 from tritium.perf.records.json_io import utc_now
-from tritium.perf.records.run import GATING, Plan, Results, Run, Series, Status, Values, not_measured
+from tritium.perf.records.run import GATING, Flag, Plan, Results, Run, Series, Status, Values, not_measured
 from tritium.perf.work.canary import clock
 
 Progress = Callable[[int, int, str], None]
@@ -47,7 +47,6 @@ SHELL_SIGNS = re.compile(r"[|&;<>()$`*?\[\]#~%!{}\n]|^\s*\w+=")
 AUTO, NONE = "auto", "none"
 METRICS = {"wall": "s", "cpu": "s", "user": "s", "system": "s", "rss_bytes": "B"}
 HIDDEN = "its peak is below that of the process that started it, which the system counts until the program begins"
-NOISY = 0.2  # share of the rounds above which a program counts as disturbed
 SOURCES = {"wall": "perf_counter", "rss_bytes": "wait4: ru_maxrss"}
 
 
@@ -341,7 +340,7 @@ def _measure(
     cells: Mapping[Key, _Cell], groups: int, rounds: int, rng: random.Random, timeout_s: float, output: IO[bytes] | int,
     progress: Progress | None,
 ) -> None:  # fmt: skip
-    look, order = clock(), list(cells)
+    look, limits, order = clock(), Limits(), list(cells)
     rng.shuffle(order)
     for group in range(groups):
         for cell in cells.values():
@@ -355,13 +354,14 @@ def _measure(
             order.reverse()
             if turn % 2 == 0:  # a pair of rounds has each order once; pairs differ
                 rng.shuffle(order)
-            _round(cells, [key for key in order if cells[key].status == "ok"], look, timeout_s, output)
+            _round(cells, [key for key in order if cells[key].status == "ok"], look, limits, timeout_s, output)
 
 
 def _round(
     cells: Mapping[Key, _Cell],
     order: Sequence[Key],
     look: Callable[[], float],
+    limits: Limits,
     timeout_s: float,
     output: IO[bytes] | int,
 ) -> None:
@@ -374,9 +374,8 @@ def _round(
         if outcome is not None:
             outcomes[key] = outcome, (before, after)
         before = after
-    looks = [v for _, pair in outcomes.values() for v in pair]
     share = (steal() - stolen) / max(time.monotonic() - began, TICKS_S)
-    disturbed = share > STOLEN or (bool(looks) and max(looks) > UNLIKE * min(looks))
+    disturbed = limits.broken([{"clock": p, "stolen": share, "switches": 0} for _, p in outcomes.values()], 1)
     for key, (outcome, pair) in outcomes.items():
         cells[key].groups[-1].append(outcome)
         cells[key].clocks[-1].append(pair)
@@ -399,8 +398,7 @@ def _run(case: str, arm: str, cell: _Cell, threads: int, warmup: int) -> Run:
         series.append(
             Series("clock", "s", tuple(tuple(group) for group in cell.clocks), source="canary before and after")
         )
-    often = cell.broken > NOISY * sum(map(len, cell.groups))
-    flags = (f"{cell.broken} rounds kept though other work broke in",) if often else ()
+    flags = (f"{cell.broken} {Flag.KEPT}",) if cell.broken else ()
     program = cell.program
     facts = {"command": program.text, "words": program.words, "exit_codes": sorted(set(cell.codes)), **program.facts}
     return Run(

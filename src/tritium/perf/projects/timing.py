@@ -12,7 +12,7 @@ from tritium import escape
 from tritium.perf.amounts import seconds_text
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.page import amount
-from tritium.perf.gate.verdict import Rules, Suite, Verdict, disturbance, suite_of
+from tritium.perf.gate.verdict import Rules, Suite, Verdict, suite_of
 from tritium.perf.records.run import Results, Run
 from tritium.perf.stats.estimates import median_interval
 from tritium.perf.tables.table import Table
@@ -29,10 +29,9 @@ def judged(results: Results, rules: Rules) -> Suite:
     verdicts: list[Verdict] = []
     for arm in results.arms[1:]:
         verdicts += compare_paired(results, base, arm, rules).verdicts
-    noise = str(disturbance(results, margin=rules.margin("wall")))
     return suite_of(
         verdicts, gates=results.plan.gates, base=base, head=", ".join(results.arms[1:]), command=results.command,
-        created=results.created, notes=results.notes, noise=noise,
+        created=results.created, notes=results.notes,
     )  # fmt: skip
 
 
@@ -46,7 +45,7 @@ def page(results: Results, suite: Suite) -> str:
     lines = [Table("", heads, rows, frozenset(heads[1:]), tuple(below)).text(), ""]
     lines += [_sentence(v) for v in suite.verdicts]
     if suite.noise:
-        lines.append(f"Too noisy to tell for sure: {suite.noise}.")
+        lines.append(f"{suite.noise}.")
     lines += [f"note: {escape.terminal(note, None)}" for note in results.notes]
     return "\n".join(lines).rstrip()
 

@@ -5,8 +5,10 @@ Figures a reader wants (median, rates, % of a ceiling) are computed from the raw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from statistics import median, quantiles
@@ -54,6 +56,42 @@ def not_measured(metric: str, unit: str, reason: str, source: str = "") -> Serie
     return Series(metric, unit, (), "not measured", reason, source)
 
 
+class Flag(StrEnum):
+    """A warning about a cell. In a file it is a text that begins with this, after the number of rounds where they are counted."""
+
+    UNSTEADY = "no steady state"
+    MODES = "several modes"
+    REPEATED = "rounds repeated"
+    KEPT = "rounds kept though other work broke in"
+    DISTURBED = "other work or the hypervisor broke in"  # into every round
+    WAITED = "waited"  # for a CPU, most of the time
+
+
+FLAG_TEXT = re.compile(rf"(?:(\d+) )?({'|'.join(Flag)})")
+
+
+def flag_counts(flags: Iterable[str]) -> dict[Flag, int]:
+    """Return the flags among these texts with the rounds they count, 0 where they count none; texts of other tools are left out."""
+    counts: dict[Flag, int] = {}
+    for match in filter(None, map(FLAG_TEXT.match, flags)):
+        flag = Flag(match[2])
+        counts[flag] = counts.get(flag, 0) + int(match[1] or 0)
+    return counts
+
+
+def disturbed_rounds(flags: Iterable[str], rounds: int) -> tuple[int, int]:
+    """Return the rounds that other load disturbed, and all that were timed: those that count and those that were repeated."""
+    counts = flag_counts(flags)
+    repeated = counts.get(Flag.REPEATED, 0)
+    whole = counts.keys() & {Flag.DISTURBED, Flag.WAITED}
+    return rounds + repeated if whole else repeated + counts.get(Flag.KEPT, 0), rounds + repeated
+
+
+def is_of_load(flag: str) -> bool:
+    """Return True if the text of a flag says that other load disturbed rounds, which is usual on some machines."""
+    return disturbed_rounds([flag], 1)[0] > 0
+
+
 @dataclass(frozen=True)
 class Run:
     """One case on one contender."""
@@ -70,9 +108,7 @@ class Run:
     steady: bool = True
     first_call_s: float | None = None
     series: tuple[Series, ...] = ()
-    flags: tuple[
-        str, ...
-    ] = ()  # what a reader must know: "no steady state", "several modes", "12 % of rounds repeated"
+    flags: tuple[str, ...] = ()  # texts of Flag, or of other tools
     facts: dict[str, Any] = field(default_factory=dict)  # facts of the case: kernel, bytes stored, error in dB …
 
     @property
@@ -88,6 +124,12 @@ class Run:
         """The median wall time of a call."""
         wall = self.of("wall")
         return wall.median if wall else None
+
+    @property
+    def disturbed_rounds(self) -> tuple[int, int]:
+        """The rounds that other load disturbed, and all that were timed."""
+        wall = self.of("wall")
+        return disturbed_rounds(self.flags, sum(map(len, wall.values)) if wall else 0)
 
     @property
     def items_per_s(self) -> float | None:
@@ -126,6 +168,7 @@ class Plan:
     gates: bool = True  # whether verdicts of it may fail a gate
 
 
+STEADY = 0.05  # half-width of an interval, and spread of canaries, above which a machine is noisy
 GATING = 14  # fewer processes than this reach no p that a suite needs
 IMPORTED = "imported"  # the plan of results that another tool measured
 PLANS = {
@@ -168,6 +211,12 @@ class Results:
     @property
     def cases(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(run.case for run in self.runs))
+
+    @property
+    def process_s(self) -> float:
+        """Seconds for a process of every contender, all cases in it; 0 where the file does not say."""
+        processes = max((len(s.values) for run in self.runs for s in run.series), default=0)
+        return self.elapsed_s / processes if processes else 0.0
 
     def of(self, case: str, arm: str) -> Run | None:
         return next((r for r in self.runs if r.case == case and r.arm == arm), None)

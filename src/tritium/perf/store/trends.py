@@ -16,10 +16,12 @@ from itertools import pairwise
 from statistics import median
 
 from tritium.escape import terminal
+from tritium.perf.records.run import STEADY, disturbed_rounds
 from tritium.perf.stats import estimates as stats
 from tritium.perf.stats.changes import change_points
 
 BEST_OF_DAYS = 90
+LEAST_RUNS = 6  # three on either side of a step
 LEAST_CHANGE = 0.02
 TIMES = ("wall", "cpu")  # what a canary speaks for
 MACHINE_FREE = ("peak_bytes", "allocated_bytes")  # the same on every machine
@@ -124,13 +126,32 @@ def steps(points: Sequence[Point]) -> tuple[Step, ...]:
     """The steps of a joined series: at least 2 % and twice the half width of a run's interval."""
     if not points:
         return ()
-    half = _half_widths(points)
-    least = max(LEAST_CHANGE, math.expm1(2 * median(half)))
-    changes = change_points([p.log_median for p in points], [1 / h for h in half], least_change=least)
+    weights = [1 / h for h in _half_widths(points)]
+    changes = change_points([p.log_median for p in points], weights, least_change=least_step(points))
     borders = {i for i, (a, b) in enumerate(pairwise(points), 1) if a.fingerprint != b.fingerprint}
     return tuple(
         Step(c.index, points[c.index], c.ratio, c.p, bool(borders & {c.index - 1, c.index, c.index + 1}))
         for c in changes
+    )
+
+
+def least_step(points: Sequence[Point]) -> float:
+    """Return the smallest step that is shown among these points, as a share."""
+    return max(LEAST_CHANGE, math.expm1(2 * median(_half_widths(points))))
+
+
+def disturbed(points: Sequence[Point]) -> frozenset[int]:
+    """Return the points that other load disturbed more than usual in this history.
+
+    That is, in more than twice as many rounds for each process, or with canaries that spread more than twice as much, and widely.
+    """
+    rounds = [disturbed_rounds(p.flags, p.n)[0] for p in points]
+    processes, usual = sum(p.n for p in points), median(p.spread for p in points)
+    return frozenset(
+        i
+        for i, (p, hits) in enumerate(zip(points, rounds, strict=True))
+        if p.spread > max(STEADY, 2 * usual)
+        or stats.rate_above(hits, p.n, sum(rounds) - hits, processes - p.n, len(points))
     )
 
 
@@ -197,9 +218,18 @@ def describe(trend: Trend) -> list[str]:
         lines.append(f"{_against(trend.against_best)} than {place}")
     if trend.against_release is not None:
         lines.append(f"{_against(trend.against_release)} than the last release")
+    lines.append(sensitivity([trend]))
     if trend.left_out:
         lines.append(f"{trend.left_out} runs of other machines are left out: nothing joins them")
     return lines
+
+
+def sensitivity(trends: Sequence[Trend]) -> str:
+    """Return how small a step is shown by these histories: the finding that there is none stands above it."""
+    least = [least_step(t.points) for t in trends if len(t.points) >= LEAST_RUNS]
+    if not least:
+        return f"{LEAST_RUNS} runs or more can show a step"
+    return f"steps below {100 * median(least):.1f} % are not shown{' in the median case' * (len(trends) > 1)}"
 
 
 def _place(point: Point) -> str:

@@ -15,15 +15,14 @@ from typing import Literal
 
 from tritium.arguments import checked
 from tritium.perf.gate.compare import compare_paired
-from tritium.perf.gate.verdict import Verdict, disturbance
+from tritium.perf.gate.verdict import Verdict, told_apart
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables.table import Table
-from tritium.perf.tables.tables import RULES, told_apart
+from tritium.perf.tables.tables import RULES, outcome_beside
 from tritium.perf.work.canary import is_canary
 
 Shape = tuple[int, ...]
 Kind = Literal["crosses", "always", "partly", "several", "not shown"]
-FALSE_SHARE = 0.05  # false discovery rate (Benjamini-Hochberg)
 LEAST_PROCESSES = 6  # fewer have no 95 % interval
 HEADS = ("case", "contenders", "sizes", "faster")
 
@@ -133,11 +132,6 @@ def crossovers(results: Results, arms: Sequence[str] | None = None) -> tuple[Cro
     return tuple(sorted(out, key=lambda c: order[c.case]))
 
 
-def noise(results: Results) -> str:
-    """Return what disturbed a run too much for its crossovers to be trusted; "" for a quiet one."""
-    return str(disturbance(results))
-
-
 def title(run: Run) -> str:
     """Return the name of a case without its size, with its batch."""
     size = "x".join(map(str, run.context.shape))
@@ -185,12 +179,9 @@ def _crossover(runs: Sequence[Run], first: str, second: str, verdicts: dict[str,
 
 def _side(v: Verdict) -> int:
     """Return which side a ratio is on. Many sizes are tested: chance alone moves some intervals off 1, by little."""
-    between = told_apart(v.interval95)
-    if between is None or between[0] <= 1 <= between[1] or not v.ratio or (v.q is not None and v.q > FALSE_SHARE):
+    if not v.ratio or max(v.ratio, 1 / v.ratio) < 1 + RULES.margin("wall"):
         return 0
-    if max(v.ratio, 1 / v.ratio) < 1 + RULES.margin("wall"):
-        return 0
-    return 1 if v.ratio < 1 else -1
+    return {"FASTER": 1, "SLOWER": -1}.get(outcome_beside(v), 0)
 
 
 def _classify(c: Crossover) -> Crossover:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from tritium import escape
 from tritium.arguments import checked
 from tritium.perf import amounts
-from tritium.perf.gate.verdict import REMEDY, Suite
+from tritium.perf.gate import page as verdict_page
+from tritium.perf.gate.verdict import Suite, told_apart
 from tritium.perf.records.run import Results
 from tritium.perf.tables import tables
 from tritium.perf.tables.selection import Recommendation, device_selection_guide
@@ -32,8 +33,6 @@ def page(results: Results | Suite, width: int = 200, *, crossovers: bool = True)
     `crossovers=False` leaves out the sizes at which contenders cross, for a run whose report has them.
     """
     if isinstance(results, Suite):
-        from tritium.perf.gate import page as verdict_page  # of verdicts alone
-
         return verdict_page.page(results)
     suites = tables.speedups(results)
     comparison = tables.comparison(results, beside=suites)
@@ -77,23 +76,17 @@ def markdown(results: Results) -> str:
 
 
 def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[str]:
-    """Return the verdict in one sentence, then the figures of the flagship where they were measured."""
+    """Return the verdict in one sentence, then the figures of the flagship where they were measured, then how noisy it was."""
     suites = tables.speedups(results) if beside is None else beside
     headline = tables.headline(results, suites)
-    text = headline.text
-    if headline.standing == "noisy":
-        text += f". {REMEDY}"
-    elif headline.standing in ("faster", "slower", "alike"):
-        text += _mean(suites[headline.arm])
-    lines = [f"{text}."]
-    if headline.standing != "noisy" and (flagship := flagship_text(results, suites)):
-        lines.append(f"{flagship}.")
-    return [escape.terminal(line, 400) for line in lines]
+    text = headline.text + (_mean(suites[headline.arm]) if headline.arm else "")
+    lines = ["; ".join(filter(None, (text, headline.deciding))), flagship_text(results, suites)]
+    return [escape.terminal(f"{line}.", 400) for line in (*lines, tables.noise(results, suites)) if line]
 
 
 def _mean(suite: Suite) -> str:
     """Return the interval of a geometric mean, and its number of cases."""
-    interval = tables.told_apart(suite.geomean_interval)
+    interval = told_apart(suite.geomean_interval)
     cases = sum(v.metric == "wall" and v.ratio is not None for v in suite.verdicts)
     over = f"geometric mean of {cases} case{'s' * (cases != 1)}"
     return f" ({1 / interval[1]:.2f}…{1 / interval[0]:.2f}, {over})" if interval is not None else f" ({over})"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from tritium.arguments import checked
 from tritium.perf.amounts import bytes_text, seconds_text
-from tritium.perf.gate.verdict import Disturbance, disturbance, is_disturbed
+from tritium.perf.gate.verdict import Interval, told_apart
 from tritium.perf.records.run import Results, Run
-from tritium.perf.tables.tables import RULES, speed_text, told_apart
+from tritium.perf.tables.tables import RULES, ratio_outcome, ratio_text, speed_text, would_decide
 from tritium.perf.work.canary import is_canary
 from tritium.perf.work.operations import MODEL_WORKLOADS
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 TERNARY = ("bitlinear", "linear", "transformer_layer", "decode", "prefill")
 DENSE = ("matmul",)
 UNFELT_S = 0.2  # total wait below which nobody notices a difference
-TIMED = ("training", "batch inference", "latency", "development")  # use cases decided by times
 SIZED = ("training", "batch inference")  # use cases of large sizes, supported by crossovers
 MOST_CROSSOVERS = 2  # in one sentence
 
@@ -39,12 +38,11 @@ class Recommendation:
     arms: tuple[str, ...]  # several: no difference between them is shown
     evidence: str
     cases: tuple[str, ...] = ()
-    noisy: bool = False  # measured, and too disturbed to recommend anything
 
     @property
     def choice(self) -> str:
         """Return the recommended contenders, or why there are none."""
-        return " or ".join(self.arms) or ("too noisy to tell" if self.noisy else "not measured")
+        return " or ".join(self.arms) or "not measured"
 
     def __str__(self) -> str:
         return f"{self.use_case}: {self.choice}: {self.evidence}"
@@ -69,16 +67,7 @@ def device_selection_guide(results: Results) -> Guide:
     runs = (r for r in results.runs if not is_canary(r.case) and r.context.operation not in MODEL_WORKLOADS)
     usable = replace(results, runs=tuple(runs))
     crossings = _crossovers(usable)
-    noise = disturbance(results)
-    listed = (_with_sizes(judge(usable), usable, crossings) for judge in USE_CASES)
-    return Guide(tuple(_unsure(r, noise) for r in listed), crossings)
-
-
-def _unsure(r: Recommendation, noise: Disturbance) -> Recommendation:
-    """Return the recommendation; without contenders where it rests on times of a run that is too noisy to tell."""
-    if not noise.noisy or not r.arms or r.use_case not in TIMED:
-        return r
-    return replace(r, arms=(), evidence=str(noise), noisy=True)
+    return Guide(tuple(_with_sizes(judge(usable), usable, crossings) for judge in USE_CASES), crossings)
 
 
 def _crossovers(results: Results) -> tuple[Crossover, ...]:
@@ -183,10 +172,6 @@ def _named(runs: Sequence[Run], arm: str) -> str:
 
 def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str) -> Recommendation:
     """Recommend the contender with the shortest times, together with those that show no difference from it."""
-    disturbed = {r.case for r in results.runs if r.status == "ok" and is_disturbed(r)}
-    if cases and not (steady := [case for case in cases if case not in disturbed]):
-        return Recommendation(use_case, (), f"other load disturbed {_listed(cases)}", tuple(cases), True)
-    cases = steady if cases else cases
     arms = _complete(results, cases)
     if not arms:
         return Recommendation(
@@ -195,17 +180,21 @@ def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str
     part = replace(results, runs=tuple(r for r in results.runs if r.case in cases))
     anchor = next(iter(arms))
     best, *rest = sorted(arms, key=lambda arm: 1.0 if arm == anchor else _ratio(part, arms, arm, anchor)[0])
-    alike, evidence = [best], ""
+    alike, evidence, undecided = [best], "", ""
     for other in rest:
         ratio, between = _ratio(part, arms, best, other)
-        if between is None:  # one round: a ratio without an interval
-            evidence = evidence or f"; {1 / ratio:.2f}× {other}"
-        elif between[1] < 1 and 1 / ratio >= 1 + RULES.margin("wall"):
-            evidence = evidence or f"; {1 / ratio:.2f}× {other} ({1 / between[1]:.2f}…{1 / between[0]:.2f})"
-        else:
-            alike.append(other)
+        outcome = ratio_outcome(ratio, between)
+        value, _, interval = ratio_text(ratio, between).removesuffix(" ~").partition(" ")
+        text = f"; {value} {other} {interval}".rstrip()
+        if between is None or (outcome == "FASTER" and 1 / ratio >= 1 + RULES.margin("wall")):  # None: one round
+            evidence = evidence or text
+            continue
+        alike.append(other)
+        if outcome in ("INCONCLUSIVE", "SLOWER") and not undecided:
+            more = would_decide(results, ratio, between)
+            undecided = f"{text}: no difference is shown{', ' * bool(more)}{more}"
     if len(alike) > 1:
-        evidence = f"; no difference between them is shown{evidence}"
+        evidence = (undecided or f"; they differ by less than {100 * RULES.margin('wall'):g} %") + evidence
     if not rest:
         failed = ", ".join(arm for arm in results.arms if arm != best)
         evidence = f"; {failed} did not complete all of it" if failed else "; nothing else was measured"
@@ -217,7 +206,7 @@ def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str
     )
 
 
-def _ratio(part: Results, arms: dict[str, list[Run]], arm: str, other: str) -> tuple[float, tuple[float, float] | None]:
+def _ratio(part: Results, arms: dict[str, list[Run]], arm: str, other: str) -> tuple[float, Interval | None]:
     """Return the time of a contender relative to another by their paired rounds, and its interval."""
     from tritium.perf.gate.compare import compare_paired  # needs two contenders
 
@@ -301,10 +290,10 @@ def development(results: Results) -> Recommendation:
     alike = tuple(a for a in ranked if waits[a][0] == waits[ranked[0]][0] and waits[a][1] < UNFELT_S)
     if len(alike) > 1:
         each = ", ".join(f"{a} {seconds_text(waits[a][1])}" for a in alike)
-        evidence = f"first calls take less than {seconds_text(UNFELT_S)} in all: {each}"
+        evidence = f"first calls, each timed once, take less than {seconds_text(UNFELT_S)} in all: {each}"
         return Recommendation("development", alike, evidence, tuple(cases))
     failed, first = waits[ranked[0]]
-    evidence = f"first calls take {seconds_text(first)} in all" + (
+    evidence = f"first calls, each timed once, take {seconds_text(first)} in all" + (
         f", {failed} of {len(cases)} cases fail" if failed else ""
     )
     if len(ranked) > 1:

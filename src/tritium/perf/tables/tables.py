@@ -13,14 +13,17 @@ from typing import Literal, NamedTuple
 
 from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf.amounts import TIMES, bytes_text, joules_text, rate_text, seconds_text
-from tritium.perf.gate.verdict import STEADY, TOO_NOISY, Rules, Suite, Verdict, disturbance, is_disturbed
-from tritium.perf.records.run import Results, Run, Series, rounds_of
-from tritium.perf.stats.estimates import walsh_interval
+from tritium.perf.amounts import TIMES, bytes_text, joules_text, many, rate_text, seconds_text, verb
+from tritium.perf.gate.page import deciding
+from tritium.perf.gate.verdict import DECIDED, Interval, Outcome, Rules, Suite, Verdict, noise_text, told_apart
+from tritium.perf.records.run import Flag, Results, Run, Series, flag_counts, rounds_of
+from tritium.perf.stats.estimates import rate_above, walsh_interval
+from tritium.perf.stats.resample import NORMAL
 from tritium.perf.tables.table import NONE, Table
 from tritium.perf.work.canary import is_canary
 
 RULES = Rules(metrics=("wall",), minimum_samples=2)
+FALSE_SHARE = 0.05  # of coloured differences that may be false: Benjamini-Hochberg
 
 
 # ---- times and rates
@@ -84,11 +87,6 @@ def without_canaries(results: Results) -> Results:
     return replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
 
 
-def told_apart(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the interval unless it is a single point: one round has no interval."""
-    return None if interval is None or interval[0] == interval[1] else interval
-
-
 def ratio_text(ratio: float | None, interval: tuple[float, float] | None, brief: bool = False) -> str:
     """Return how many times as fast the first contender is, with the interval; '~' if it contains 1."""
     if ratio is None or ratio <= 0:
@@ -106,7 +104,7 @@ def ratio_text(ratio: float | None, interval: tuple[float, float] | None, brief:
 # ---- the verdict in one sentence
 
 
-Standing = Literal["faster", "slower", "alike", "noisy", "measured", "nothing"]
+Standing = Literal["faster", "slower", "alike", "undecided", "measured", "nothing"]
 
 
 class Headline(NamedTuple):
@@ -114,57 +112,75 @@ class Headline(NamedTuple):
 
     text: str
     standing: Standing
-    disturbed: int = 0  # cells that other load broke into
-    cells: int = 0
     arm: str = ""  # the contender that it names beside the first
-    noise: str = ""  # what disturbed the run, where it is too noisy to tell
+    deciding: str = ""  # of one that is undecided: what would decide it
 
 
 def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headline:
-    """Return the verdict of a run without a gate, or that it is too noisy to tell."""
-    disturbed, cells, *_ = noise = disturbance(results)
-    if not cells:
-        return Headline("Nothing could be measured", "nothing", disturbed, cells)
-    suites = speedups(results) if beside is None else beside
-    text, standing, arm = _standing(results, suites)
-    if not noise.noisy:
-        return Headline(text, standing, disturbed, cells, arm)
-    interval = told_apart(suites[arm].geomean_interval) if arm else None
-    if interval is not None and is_undecided(interval):
-        return Headline(f"{TOO_NOISY}: {noise}", "noisy", disturbed, cells, arm, str(noise))
-    if interval is not None and half_width(interval) > STEADY:  # paired rounds still order the contenders
-        between = f"{ratio_text(interval[1], None)} to {ratio_text(interval[0], None)}"
-        text = f"{results.arms[0]} is {between} as fast as {arm}"
-    return Headline(f"{TOO_NOISY} precisely: {text}; {noise}", "noisy", disturbed, cells, arm, str(noise))
-
-
-def _standing(results: Results, suites: dict[str, Suite]) -> tuple[str, Standing, str]:
-    """Return the sentence on the first contender beside a library, its standing, and the library's name."""
-    arm, suite = _library(results, suites)
+    """Return the verdict of a run without a gate. It stands where the interval of the mean ratio decides it."""
+    cases = len({run.case for run in without_canaries(results).runs if run.status == "ok"})
+    if not cases:
+        return Headline("Nothing could be measured", "nothing")
+    arm, suite = _library(results, speedups(results) if beside is None else beside)
     if suite is None or suite.geomean is None:
-        cases = len({run.case for run in without_canaries(results).runs if run.status == "ok"})
-        return f"{cases} case{'s' * (cases != 1)} measured", "measured", ""
-    interval = told_apart(suite.geomean_interval)
-    first, ratio = results.arms[0], ratio_text(suite.geomean, None)
-    if interval is not None and is_undecided(interval):
-        return f"{first} and {arm}: no difference is shown", "alike", arm
-    return f"{first} is {ratio} as fast as {arm}", "faster" if suite.geomean <= 1 else "slower", arm
+        return Headline(f"{many(cases, 'case')} measured", "measured")
+    first, interval = results.arms[0], suite.geomean_interval
+    outcome = ratio_outcome(suite.geomean, interval)
+    if outcome == "EQUIVALENT":
+        return Headline(f"{first} is as fast as {arm}", "alike", arm)
+    if outcome == "INCONCLUSIVE" and interval is not None and told_apart(interval):
+        more = would_decide(results, suite.geomean, interval)
+        return Headline(f"{first} and {arm}: no difference is shown", "undecided", arm, more)
+    standing: Standing = {"FASTER": "faster", "SLOWER": "slower"}.get(outcome, "undecided")  # one round has no interval
+    return Headline(f"{first} is {ratio_text(suite.geomean, None)} as fast as {arm}", standing, arm)
 
 
-def half_width(interval: tuple[float, float]) -> float:
-    """Return half the width of a ratio's interval, relative to its geometric middle: 0.05 is ±5 %."""
-    low, high = interval
-    return math.sqrt(high / low) - 1 if low > 0 else math.inf
+def ratio_outcome(ratio: float, interval: Interval | None) -> Outcome:
+    """Return the outcome of a ratio of times, first contender to the other, where its interval decides it."""
+    low, high = told_apart(interval) or (0.0, math.inf)
+    edge = 1 + RULES.margin("wall")
+    if 1 / edge < low and high < edge:
+        return "EQUIVALENT"
+    return "INCONCLUSIVE" if low <= 1 <= high else "FASTER" if ratio < 1 else "SLOWER"
 
 
-def is_undecided(interval: tuple[float, float]) -> bool:
-    """Return True if the interval of a ratio contains 1."""
-    return interval[0] <= 1 <= interval[1]
+def outcome_beside(v: Verdict | None) -> Outcome | Literal[""]:
+    """Return the outcome of the first contender beside another in a case; of many differences few are by chance."""
+    if v is None or v.ratio is None:
+        return "MISSING" if v is not None and v.outcome == "MISSING" else ""
+    outcome = ratio_outcome(v.ratio, v.interval95)
+    by_chance = outcome != "EQUIVALENT" and v.q is not None and v.q > FALSE_SHARE
+    return "INCONCLUSIVE" if by_chance else outcome
+
+
+def would_decide(results: Results, ratio: float, interval: Interval) -> str:
+    """Return how many more processes would decide a ratio whose interval is too wide, and how long they take."""
+    from tritium.perf.gate.judge import Estimate, needed  # two contenders were compared
+
+    processes = results.plan.generations
+    sd = math.log(interval[1] / interval[0]) / 2 / NORMAL.inv_cdf(0.975) * math.sqrt(processes)
+    estimate = Estimate(math.log(ratio), {}, 1.0, sd, processes)
+    return deciding(needed(estimate, math.log1p(RULES.margin("wall"))), results.process_s)
+
+
+def noise(results: Results, suites: dict[str, Suite]) -> str:
+    """Return how noisy the machine was, by the ratios to other contenders; by the times of one alone."""
+    verdicts = [v for s in suites.values() for v in s.verdicts if v.metric == "wall" and told_apart(v.interval95)]
+    if not verdicts:
+        return noise_text(time_intervals(results))
+    decided = sum(outcome_beside(v) in DECIDED for v in verdicts)
+    return noise_text((v.interval95 for v in verdicts), decided, len(verdicts))
+
+
+def time_intervals(results: Results) -> list[Interval]:
+    """Return the intervals of all times that have one."""
+    walls = [run.of("wall") for run in without_canaries(results).runs if run.status == "ok"]
+    return [between for wall in walls if wall is not None and (between := time_interval(wall)) is not None]
 
 
 def is_variant(arm: str, first: str) -> bool:
-    """Return True if a contender is the first one with other kernels, not another library: "tritium portable"."""
-    return arm.startswith(f"{first} ")
+    """Return True if a contender is no other library: the first one with other kernels or on another device."""
+    return arm.startswith((f"{first} ", f"{first}:"))
 
 
 def _library(results: Results, suites: dict[str, Suite]) -> tuple[str, Suite | None]:
@@ -198,19 +214,19 @@ def comparison(
     if not results.arms:
         raise ArgumentError("comparison: these results have no contender.")
     first, others = results.arms[0], results.arms[1:]
-    suites = speedups(results) if beside is None else beside
+    suites, disturbed = speedups(results) if beside is None else beside, disturbed_cells(results)
     verdicts = {(v.case, arm): v for arm, s in suites.items() for v in s.verdicts if v.metric == "wall"}
     joules = any(energy_text(run) != NONE for run in results if run.arm == first)
     rows = []
     for case in (c for c in results.cases if not is_canary(c)):
         run = results.of(case, first)
-        time = "skipped" if run is None else time_text(run) + mark(run)
+        time = "skipped" if run is None else time_text(run) + MARK * (run.key in disturbed)
         speed = (speed_text(run, results) if run is not None else (NONE, NONE)) if rates else ()
         speed = (*((energy_text(run),) if joules else ()), *speed)
         more = []
         for arm in others:
             other = results.of(case, arm)
-            more.append(_beside(run, other, verdicts.get((case, arm)), brief) + ("" if other is None else mark(other)))
+            more.append(_beside(run, other, verdicts.get((case, arm)), brief) + MARK * ((case, arm) in disturbed))
         rows.append((case, time, *speed, *more))
     figures = (*(("energy",) if joules else ()), *(("rate", "of ceiling") if rates else ()))
     heads = ("case", first, *figures, *(f"vs {arm}" for arm in others))
@@ -229,9 +245,22 @@ def energy_text(run: Run | None) -> str:
     return joules_text(series.median) + (" (estimate)" if series.kind == "estimate" else "")
 
 
-def mark(run: Run) -> str:
-    """Return the mark of a measured cell that other load took time from, "" for any other."""
-    return " !" if run.status == "ok" and is_disturbed(run) else ""
+def disturbed_cells(results: Results) -> frozenset[tuple[str, str]]:
+    """Return the cells that other load disturbed more than twice as often as the other cases of the same run.
+
+    On a machine where every cell is disturbed none is: the intervals tell how noisy it is. Contenders take turns in the rounds
+    of a case, so that it counts once among the others.
+    """
+    cells = {run.key: run.disturbed_rounds for run in without_canaries(results).runs if run.status == "ok"}
+    cases: dict[str, tuple[int, int]] = {}
+    for (case, _), rounds in cells.items():
+        cases[case] = max(cases.get(case, (0, 0)), rounds)
+    hits, total = (sum(rounds[i] for rounds in cases.values()) for i in (0, 1))
+    return frozenset(
+        key
+        for key, (own, rounds) in cells.items()
+        if rate_above(own, rounds, hits - cases[key[0]][0], total - cases[key[0]][1], len(cases))
+    )
 
 
 def _legend(results: Results) -> list[str]:
@@ -283,20 +312,30 @@ def troubles(results: Results) -> list[str]:
     for (arm, status, reason), cases in groups.items():
         listed = ", ".join(cases) if len(cases) < 3 else f"{len(cases)} cases ({cases[0]} …)"
         lines.append(escape.terminal(f"{arm}: {status}: {listed}" + (f": {reason}" if reason else ""), 400))
-    measured = [run for run in shown if run.status == "ok"]
-    for flag, warning in FLAGS.items():
-        count = sum(any(flag in f for f in run.flags) for run in measured)
-        if count:
-            lines.append(f"{count} of {len(measured)} cells: {warning}")
-    return lines
+    return [*lines, *(f"{warning}." for warning, _ in warnings(results))]
 
 
-FLAGS = {
-    "no steady state": "no steady state; the times may still change.",
-    "broke in": "disturbed by other load or the hypervisor (marked !); up to 20 % of rounds were repeated, the intervals include the rest.",
-    "modes": "the times have several modes.",
-    "waited": "the process waited most of the time: other load had its CPUs (marked !).",
-}
+def warnings(results: Results) -> list[tuple[str, str]]:
+    """Return what a reader must know of some cells, each with what to do."""
+    measured = [run for run in without_canaries(results).runs if run.status == "ok"]
+    counts = {flag: sum(flag in flag_counts(run.flags) for run in measured) for flag in WARNINGS}
+    counts[Flag.DISTURBED] = len(disturbed_cells(results))
+    return [
+        (f"{n} of {many(len(measured), 'cell')} {verb(n, one, more)} {what}", remedy)
+        for flag, (one, more, what, remedy) in WARNINGS.items()
+        if (n := counts[flag])
+    ]
+
+
+WARNINGS = {
+    Flag.UNSTEADY: ("reached", "reached", "no steady state", "use a longer warm-up"),
+    Flag.DISTURBED: (
+        "was", "were", "disturbed by other load more than twice as often as the other cases (marked !)",
+        "the intervals include it; measure again where they do not decide",
+    ),
+    Flag.MODES: ("has", "have", "times of several modes", "look at the card before trusting a median"),
+}  # fmt: skip
+MARK = " !"  # of a cell that other load disturbed unusually often
 
 
 # ---- tables of suites
@@ -417,21 +456,28 @@ def advice(results: Results, other: str, usual: str) -> list[str]:
         runs = [r for name in (case, *twins) if (r := results.of(name, results.arms[0])) is not None and r.seconds]
         if len(runs) != 2:
             continue
-        ratio = (runs[0].seconds or 1) / (runs[1].seconds or 1)
-        name = twins[1]
-        if any(map(is_disturbed, runs)):
-            lines.append(f"{name}: no advice, other load disturbed {other} or {usual}: measure again.")
-        elif 0.97 < ratio < 1.03:
-            lines.append(f"{name}: {other} and {usual} take the same time ({ratio:.2f}×).")
-        elif _overlap(*runs):
-            lines.append(f"{name}: no difference between {other} and {usual} is shown; their intervals overlap.")
+        best, worse, (ratio, interval) = other, usual, _twin_ratio(*runs)
+        if ratio > 1:
+            best, worse, (ratio, interval) = usual, other, _twin_ratio(*reversed(runs))
+        outcome, figure = ratio_outcome(ratio, interval), ratio_text(ratio, interval).removesuffix(" ~")
+        if outcome == "EQUIVALENT":
+            lines.append(f"{twins[1]}: {other} and {usual} take the same time: {figure}.")
+        elif outcome == "INCONCLUSIVE":
+            lines.append(f"{twins[1]}: no difference between {other} and {usual} is shown: {figure}.")
         else:
-            best, worse = (usual, other) if ratio > 1 else (other, usual)
-            lines.append(f"{name}: prefer {best}, {max(ratio, 1 / ratio):.2f}× as fast as {worse}.")
+            lines.append(f"{twins[1]}: prefer {best}, {figure} as fast as {worse}.")
     return lines
 
 
-def _overlap(a: Run, b: Run) -> bool:
-    """Return True if the intervals of two times overlap; a single process has no interval."""
-    ends = [time_interval(wall) for run in (a, b) if (wall := run.of("wall")) is not None]
-    return len(ends) == 2 and all(ends) and max(e[0] for e in ends if e) <= min(e[1] for e in ends if e)
+def _twin_ratio(run: Run, other: Run) -> tuple[float, Interval | None]:
+    """Return the time of a case relative to another that the same processes measured, and its interval."""
+    from tritium.perf.gate.compare import log_ratios  # most suites have no twins
+    from tritium.perf.gate.judge import estimate
+
+    before, after = other.of("wall"), run.of("wall")
+    logs = log_ratios(before, after) if before is not None and after is not None else []
+    if not logs:
+        return (run.seconds or 1) / (other.seconds or 1), None
+    ratio = estimate(logs, RULES, 1)
+    low, high = ratio.intervals[0.95]
+    return math.exp(ratio.log), (math.exp(low), math.exp(high))

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tritium.escape import attribute, svg as svg_text
-from tritium.perf.gate.verdict import history_disturbance
 from tritium.perf.store.history import History
-from tritium.perf.store.trends import Trend
+from tritium.perf.store.trends import LEAST_RUNS, Trend, least_step
 from tritium.perf.work.canary import is_canary
 
-COLOURS = {"good": "#2e7d32", "bad": "#b3261e", "unsure": "#8a6d00", "quiet": "#5f6368"}
+COLOURS = {"good": "#2e7d32", "bad": "#b3261e", "quiet": "#5f6368"}
 WIDTH, HEIGHT = 6.4, 20  # px of a character at 11 px, and of the badge
 LIMIT = 40  # characters of each field
 
@@ -29,15 +28,15 @@ def state_of(trend: Trend | None) -> State:
     """Return the last level of a case against its best of 90 days."""
     if trend is None or len(trend.points) < 2:
         return State("no history yet", "quiet")
-    if history_disturbance((p.flags, p.spread) for p in trend.points).noisy:
-        return State("too noisy to tell", "unsure")
     against = trend.against_best
     if against.low > 1:
         return State(f"{100 * (against.ratio - 1):+.1f} % time", "bad")
     last = trend.steps[-1] if trend.steps else None
     if last is not None and last.ratio < 1:
         return State(f"{100 * (last.ratio - 1):+.1f} % time", "good")
-    return State("no slow-down", "good")
+    if len(trend.points) < LEAST_RUNS:
+        return State(f"{len(trend.points)} of {LEAST_RUNS} runs", "quiet")
+    return State(f"no slow-down above {least_step(trend.points):.0%}", "good")
 
 
 def overall(history: History, metric: str = "wall") -> State:
@@ -46,11 +45,11 @@ def overall(history: History, metric: str = "wall") -> State:
     states = [state_of(t) for t in trends if t is not None and len(t.points) > 1]
     if not states:
         return State("no history yet", "quiet")
-    slower, noisy = (sum(s.tone == tone for s in states) for tone in ("bad", "unsure"))
+    slower, undecided = (sum(s.tone == tone for s in states) for tone in ("bad", "quiet"))
     if slower:
         return State(f"{slower} of {len(states)} slower", "bad")
-    if noisy > len(states) / 5:
-        return State("too noisy to tell", "unsure")
+    if undecided == len(states):
+        return State("too few runs", "quiet")
     return State(f"{len(states)} case{'s' * (len(states) != 1)}, none slower", "good")
 
 

@@ -15,11 +15,10 @@ from tritium.errors import ArgumentError
 from tritium.escape import file_name
 from tritium.machine.files import named, write_text
 from tritium.perf.gate.page import amount
-from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
 from tritium.perf.records.json_io import dumps
 from tritium.perf.store.history import History
 from tritium.perf.store.machines import Machine, by_machine, machine_of
-from tritium.perf.store.trends import Point, Trend, describe
+from tritium.perf.store.trends import LEAST_RUNS, Trend, describe, disturbed, sensitivity
 from tritium.perf.work.canary import is_canary
 from tritium.see.histories.badge import overall, state_of, svg
 from tritium.see.reports import html
@@ -141,14 +140,16 @@ def _banner(every: Sequence[Story], title: str) -> Banner:
     trends = [s.machines[0][1] for s in every]
     slower = sum(t.against_best.low > 1 for t in trends)
     faster = sum(bool(t.steps) and t.steps[-1].ratio < 1 and t.against_best.low <= 1 for t in trends)
-    noise = history_disturbance(((p.flags, p.spread) for t in trends for p in t.points), "stored cells")
-    headline = f"{slower} of {len(every)} cases slower than their best" if slower else "No case is slower than its best"
+    decided = slower or any(len(t.points) >= LEAST_RUNS for t in trends)
+    headline = "No case is slower than its best" if decided else "Too few runs to show a step"
+    if slower:
+        headline = f"{slower} of {len(every)} cases slower than their best"
     machines = {m.fingerprint for s in every for m, _ in s.machines}
     runs = {p.run for s in every for _, t in s.machines for p in t.points}
     last = max(t.points[-1].created for t in trends)
-    tone: Tone = "unsure" if noise.noisy else "bad" if slower else "good"
+    tone: Tone = "bad" if slower else "good" if decided else ""
     return Banner(
-        f"{title}: {headline}", tone, f"{TOO_NOISY} for sure: {noise}. {REMEDY}." if noise.noisy else "",
+        f"{title}: {headline}", tone, f"{sensitivity(trends).capitalize()}.",
         ((slower, "slower", "bad"), (faster, "faster since", "good"), (len(every) - slower - faster, "level", "")),
         (f"{len(runs)} runs", f"{len(machines)} machine{'s' * (len(machines) != 1)}", f"until {last[:10]}"), "", "",
     )  # fmt: skip
@@ -195,7 +196,7 @@ def case_page(story: Story, title: str) -> str:
     """Return the page of one case: each machine with its chart, levels and runs."""
     newest = story.machines[0][1]
     state = state_of(newest)
-    tones: dict[str, Tone] = {"good": "good", "bad": "bad", "unsure": "unsure"}
+    tones: dict[str, Tone] = {"good": "good", "bad": "bad"}
     facts = (f"{len(newest.points)} runs", f"{len(story.machines)} machine{'s' * (len(story.machines) != 1)}")
     banner = Banner(story.title, tones.get(state.tone, ""), "; ".join(describe(newest)[:3]), (), facts, "", "")
     sections = [Contents("verdict", story.title, (banner,))]
@@ -213,11 +214,11 @@ def case_page(story: Story, title: str) -> str:
 def _runs(t: Trend) -> Grid:
     """Return the runs of a trend, newest first; few and short columns, because phones show them too."""
     changes = {s.index: s.ratio for s in t.steps}
-    unit, when = t.points[-1].unit, date_labels(t)
+    unit, when, busy = t.points[-1].unit, date_labels(t), disturbed(t.points)
     rows = tuple(
         (
             Cell(p.commit[:7] or p.run), Cell(when[i], tip=p.created), Cell(amount(p.value, unit), sort=p.value),
-            Cell(f"{100 * math.expm1((p.high - p.low) / 2):.1f} %", sort=p.high - p.low), _change(changes.get(i), p),
+            Cell(f"{100 * math.expm1((p.high - p.low) / 2):.1f} %", sort=p.high - p.low), _change(changes.get(i), i in busy),
         )
         for i, p in reversed(list(enumerate(t.points)))
     )  # fmt: skip
@@ -231,11 +232,11 @@ def _runs(t: Trend) -> Grid:
     )
 
 
-def _change(ratio: float | None, point: Point) -> Cell:
-    """Return the step that begins at a point, or that other load disturbed its run."""
+def _change(ratio: float | None, busy: bool) -> Cell:
+    """Return the step that begins at a point, or that other load disturbed its run more than usual."""
     if ratio is not None:
         return Cell(f"{100 * (ratio - 1):+.1f} %", "bad" if ratio > 1 else "good", ratio)
-    return Cell("disturbed" if history_disturbance([(point.flags, point.spread)]).noisy else "", "unsure")
+    return Cell("disturbed" if busy else "", "unsure")
 
 
 def _footer(every: Sequence[Story]) -> str:

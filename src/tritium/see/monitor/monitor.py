@@ -22,8 +22,9 @@ from tritium.perf.formats.exports import prometheus
 from tritium.perf.formats.telemetry import Family, Sample, exposition
 from tritium.perf.gate import noise, regression
 from tritium.perf.gate.compare import compare_stored
+from tritium.perf.gate.page import QUIETER, joint_advice
 from tritium.perf.gate.separate import OTHERS
-from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, Rules, Suite, Verdict
+from tritium.perf.gate.verdict import Rules, Suite, Verdict
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import PLANS, Results
 from tritium.perf.stats.estimates import describe
@@ -114,10 +115,14 @@ def _why_blind(suite: Suite) -> str:
     undecided = [v for v in suite.of("INCONCLUSIVE") if not v.exact]
     largest = max((v.change for v in undecided if v.change is not None), default=None)
     change = "" if largest is None else f", the largest change {largest:+.0%}"
-    cause = suite.noise or next((v.reason for v in undecided if v.reason), "the intervals are wide")
-    return (
-        f"no verdict can be reached: {len(undecided)} INCONCLUSIVE{change}; {cause}. {REMEDY}, or use more --processes"
+    reason = next((v.reason for v in undecided if v.reason), "the intervals are wide")
+    more = joint_advice(undecided, suite.process_s) or QUIETER
+    sentences = (
+        f"no verdict can be reached: {len(undecided)} INCONCLUSIVE{change}; {reason}",
+        suite.noise,
+        more.capitalize(),
     )
+    return ". ".join(filter(None, sentences))
 
 
 def _standings_of(v: Verdict) -> Iterator[Standing]:
@@ -191,8 +196,6 @@ class Round:
             )
             if is_blind(self.suite):
                 outcome_text = f"is blind, no case could be decided: {outcome_text}"
-            if self.suite.noise:
-                outcome_text = f"{TOO_NOISY.lower()}: {self.suite.noise}; {outcome_text}"
         alerts = f"; {len(self.alerts)} alert{'s' * (len(self.alerts) != 1)}" if self.alerts else ""
         open_alerts = f"; open: {self.open}" if self.open else ""
         return f"{self.at} round {self.number} ({self.elapsed_s:.0f} s) {outcome_text}{alerts}{open_alerts}"

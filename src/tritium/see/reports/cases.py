@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, joules_text, many, seconds_text
-from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
-from tritium.perf.records.run import Run, Series, rounds_of, values_of
+from tritium.perf.gate import page as verdict_page
+from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict, told_apart
+from tritium.perf.records.run import Run, Series, is_of_load, rounds_of, values_of
 from tritium.perf.stats.estimates import describe
 from tritium.perf.tables import tables
 from tritium.perf.tables.selection import device_selection_guide
 from tritium.perf.tables.table import NONE
-from tritium.perf.tables.tables import ratio_text, speed_text, time_interval, time_text
+from tritium.perf.tables.tables import outcome_beside, ratio_text, speed_text, time_interval, time_text
 from tritium.see.charts import charts
 from tritium.see.reports.blocks import Block, Card, Cell, Fold, Grid, Line, Lines, Picture, Span, Tone
-from tritium.see.reports.inputs import TONES, WORDS, Inputs, anchor, outcome_beside, share
+from tritium.see.reports.inputs import TONES, WORDS, Inputs, anchor, share
 from tritium.see.reports.sections import Section, absent
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ BARS = 150  # of all charts of an overview
 CARDS = 120  # further cases are in the tables and in the raw data
 OPEN = 3  # overview charts that are open
 WORST = 4.0  # times the best: the deepest colour of the matrix
+DISTURBED = "other load disturbed it more than twice as often as the other cases"
 CROSSING: dict[str, Tone] = {"crosses": "good", "several": "unsure"}
 ONE_SIZE = (
     "two sizes of an operation on two contenders are needed: tritium compare --devices cpu,mlx --sizes 256,512,1024"
@@ -99,8 +101,6 @@ def _ratio(v: Verdict, name: str) -> charts.Ratio:
 
 
 def _verdict_row(v: Verdict, suite: Suite) -> tuple[Cell, ...]:
-    from tritium.perf.gate import page as verdict_page  # where a gate judged
-
     order = float(OUTCOMES.index(v.outcome))
     low, high = v.interval95 or (None, None)
     span = None if v.ratio is None else Span(v.ratio, low, high, v.margin)
@@ -132,7 +132,7 @@ def _arms(inputs: Inputs) -> list[Block]:
                 if run is not None and run.status != "ok":
                     rows.append(_lost_row(case, arm, run))
                 continue
-            rows.append(_arm_row(v, arm))
+            rows.append(_arm_row(v, arm, inputs.mark(case, inputs.first, arm)))
             speedups.append(_speedup(v, arm, len(inputs.comparisons) > 1))
     heads = ("case", "beside", "times as fast", "interval", "result")
     caption = f"{inputs.first} beside every other contender"
@@ -157,7 +157,7 @@ def _ratio_of(v: Verdict, arm: str) -> charts.Ratio:
 
 def _invert(v: Verdict) -> tuple[float, float | None, float | None]:
     """Return a ratio of times and its interval as times as fast."""
-    interval = tables.told_apart(v.interval95)
+    interval = told_apart(v.interval95)
     return (
         1 / (v.ratio or 1),
         None if interval is None else 1 / interval[1],
@@ -165,7 +165,7 @@ def _invert(v: Verdict) -> tuple[float, float | None, float | None]:
     )
 
 
-def _arm_row(v: Verdict, arm: str) -> tuple[Cell, ...]:
+def _arm_row(v: Verdict, arm: str, mark: str) -> tuple[Cell, ...]:
     outcome = outcome_beside(v)
     tone: Tone = "fine" if outcome == "INCONCLUSIVE" else TONES[outcome]
     word = "no difference shown" if outcome == "INCONCLUSIVE" else WORDS[outcome]
@@ -174,15 +174,20 @@ def _arm_row(v: Verdict, arm: str) -> tuple[Cell, ...]:
     return (
         Cell(v.case, link=anchor(v.case)),
         Cell(arm),
-        Cell(ratio_text(v.ratio, v.interval95).removesuffix(" ~"), tone, fast),
+        Cell(ratio_text(v.ratio, v.interval95).removesuffix(" ~") + mark, tone, fast, DISTURBED if mark else ""),
         Cell("", tone, fast, span=Span(fast, low, high)),
         Cell(word, tone, fast, tip, badge=True),
     )
 
 
 def _lost_row(case: str, arm: str, run: Run) -> tuple[Cell, ...]:
-    cells = (Cell(NONE, "quiet", -1.0), Cell("", sort=-1.0), Cell(run.status, "bad", -1.0, run.reason, badge=True))
-    return (Cell(case, link=anchor(case)), Cell(arm), *cells)
+    lost = Cell(run.status, _lost_tone(run), -1.0, run.reason, badge=True)
+    return (Cell(case, link=anchor(case)), Cell(arm), Cell(NONE, "quiet", -1.0), Cell("", sort=-1.0), lost)
+
+
+def _lost_tone(run: Run) -> Tone:
+    """Return the tone of a cell without a time: one that was left out is no failure."""
+    return "fine" if run.status == "skipped" else "bad"
 
 
 def _speedup(v: Verdict, arm: str, several: bool) -> charts.Ratio:
@@ -311,19 +316,18 @@ def _card(inputs: Inputs, case: str) -> Card:
     blocks.append(Lines(tuple(Line(text, tone) for text, tone in _remarks(inputs, case, runs))))
     blocks.append(_figures(inputs, case, runs))
     first = inputs.run_of(case, inputs.first) or (runs[0] if runs else None)
-    return Card(
-        anchor(case), case, _mark(inputs, case, runs), NONE if first is None else time_text(first), tuple(blocks)
-    )
+    brief = NONE if first is None else time_text(first) + inputs.mark(*first.key)
+    return Card(anchor(case), case, _badge(inputs, case, runs), brief, tuple(blocks))
 
 
-def _mark(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
+def _badge(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
     """Return the word on a closed card: the gate's verdict, else the first contender's ratio to the next."""
     if verdicts := inputs.gate_verdicts.get(case):
         worst = min(verdicts, key=lambda v: OUTCOMES.index(v.outcome))
         return Cell(WORDS[worst.outcome], TONES[worst.outcome], badge=True)
     failed = [run for run in runs if run.status != "ok"]
     if failed and len(failed) == len(runs):
-        return Cell(failed[0].status, "bad", badge=True)
+        return Cell(failed[0].status, _lost_tone(failed[0]), badge=True)
     for arm in sorted(
         inputs.comparisons, key=lambda arm: tables.is_variant(arm, inputs.first)
     ):  # another library before a variant
@@ -361,7 +365,7 @@ def _figures(inputs: Inputs, case: str, runs: Sequence[Run]) -> Grid:
         rate, ceiling_text = speed_text(run, inputs.results) if run.status == "ok" else (NONE, NONE)
         rows.append((
             Cell(run.arm),
-            Cell(time_text(run), "bad" if run.status != "ok" else "", run.seconds, run.reason),
+            Cell(time_text(run), _lost_tone(run) if run.status != "ok" else "", run.seconds, run.reason),
             Cell(rate),
             Cell(ceiling_text, sort=ceiling_part),
             Cell(NONE if run.first_call_s is None else seconds_text(run.first_call_s), sort=run.first_call_s),
@@ -413,16 +417,15 @@ def _remarks(inputs: Inputs, case: str, runs: Sequence[Run]) -> list[tuple[str, 
     """Return the remarks on a case, each once."""
     out: dict[tuple[str, Tone], None] = {}
     for v in inputs.gate_verdicts.get(case, ()):
-        from tritium.perf.gate.page import figure  # where a gate judged
-
-        note = "; ".join(p for p in (figure(v), v.reason) if p)
+        note = "; ".join(p for p in (verdict_page.figure(v), v.reason) if p)
         out[f"{WORDS[v.outcome]}: {v.metric} {note}", TONES[v.outcome]] = None
     contenders: dict[tuple[str, Tone], list[str]] = {}
     for run in runs:
         if run.status != "ok":
-            contenders.setdefault((_why(run), "bad"), []).append(run.arm)
+            contenders.setdefault((_why(run), _lost_tone(run)), []).append(run.arm)
         for flag in run.flags:
-            contenders.setdefault((flag, "unsure"), []).append(run.arm)
+            usual = is_of_load(flag) and run.key not in inputs.disturbed
+            contenders.setdefault((flag, "quiet" if usual else "unsure"), []).append(run.arm)
         for series in run.series:
             if series.kind == "not measured":
                 contenders.setdefault((f"{series.metric}: {reason(series)}", "quiet"), []).append(run.arm)
@@ -495,15 +498,15 @@ def _matrix_row(inputs: Inputs, case: str, arms: Sequence[str]) -> tuple[Cell, .
         if run is None:
             cells.append(Cell("not run", "quiet"))
         elif run.status != "ok" or not run.seconds:
-            cells.append(
-                Cell(run.status if run.status != "ok" else NONE, "bad", tip=run.reason, badge=run.status != "ok")
-            )
+            lost = run.status != "ok"
+            cells.append(Cell(run.status if lost else NONE, _lost_tone(run), tip=run.reason, badge=lost))
         else:
             times_best = run.seconds / best
-            tip = f"{seconds_text(run.seconds)}, {times_best:.2f}× the best of this case"
+            mark = inputs.mark(*run.key)
+            tip = f"{seconds_text(run.seconds)}, {times_best:.2f}× the best of this case{f'; {DISTURBED}' if mark else ''}"
             heat = min(1.0, (times_best - 1) / (WORST - 1))
             cells.append(
-                Cell(seconds_text(run.seconds), sort=run.seconds, tip=tip, heat=heat if len(times) > 1 else None)
+                Cell(seconds_text(run.seconds) + mark, sort=run.seconds, tip=tip, heat=heat if len(times) > 1 else None)
             )
     return (Cell(case, link=anchor(case)), *cells)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tritium import escape
-from tritium.perf.gate.verdict import Disturbance, Suite, Verdict, disturbance, is_disturbed
+from tritium.perf.gate.verdict import Suite, Verdict, half_width
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.pages import Findings
@@ -30,7 +30,6 @@ WORDS = {
     "CHANGED-SMALL": "changed a little", "FASTER": "faster", "EQUIVALENT": "equivalent",
 }  # fmt: skip
 IMPORTED = "import"  # kind of results that another tool measured
-FALSE_SHARE = 0.05  # of coloured differences that may be false: Benjamini-Hochberg
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +61,18 @@ class Inputs:
         return tuple(run for run in self.results.runs if not is_canary(run.case))
 
     @cached_property
-    def noise(self) -> Disturbance:
-        """Return what disturbed the run; a headline is only as good as its cells."""
-        return disturbance(self.results)
+    def noise(self) -> str:
+        """Return how noisy the machine was."""
+        return tables.noise(self.results, self.comparisons)
 
-    def trusts(self, case: str, *arms: str) -> bool:
-        """Return True if the times of a case support advice: neither the run nor one of these cells was disturbed."""
-        runs = (self.run_of(case, arm) for arm in arms)
-        return not self.noise.noisy and not any(run is not None and is_disturbed(run) for run in runs)
+    @cached_property
+    def disturbed(self) -> frozenset[tuple[str, str]]:
+        """Return the cells that other load disturbed unusually often."""
+        return tables.disturbed_cells(self.results)
+
+    def mark(self, case: str, *arms: str) -> str:
+        """Return the mark of a row in which one of these cells was disturbed, "" for any other."""
+        return tables.MARK if any((case, arm) in self.disturbed for arm in arms) else ""
 
     @cached_property
     def by_key(self) -> dict[tuple[str, str], Run]:
@@ -120,16 +123,6 @@ def anchor(case: str) -> str:
     return "case-" + escape.file_name(case)
 
 
-def outcome_beside(v: Verdict | None) -> str:
-    """Return the outcome of the first contender beside another, by its interval and the allowed share of false differences."""
-    if v is None or v.ratio is None:
-        return "MISSING" if v is not None and v.outcome == "MISSING" else ""
-    interval = tables.told_apart(v.interval95)
-    if interval is None or interval[0] <= 1 <= interval[1] or (v.q is not None and v.q > FALSE_SHARE):
-        return "INCONCLUSIVE"
-    return "FASTER" if v.ratio < 1 else "SLOWER"
-
-
 def share(run: Run, results: Results) -> float | None:
     """Return the least time by the machine's ceilings, divided by the actual time; None where they are unknown."""
     limits, seconds = results.environment.limits, run.seconds
@@ -141,6 +134,4 @@ def share(run: Run, results: Results) -> float | None:
 
 def half_widths(inputs: Inputs) -> list[float]:
     """Return half the interval of every time, as a share of it."""
-    walls = [wall for run in inputs.runs if (wall := run.of("wall")) is not None and wall.median]
-    times = [(wall.median, tables.time_interval(wall)) for wall in walls]
-    return [(interval[1] - interval[0]) / 2 / middle for middle, interval in times if interval is not None and middle]
+    return [half_width(interval) for interval in tables.time_intervals(inputs.results)]

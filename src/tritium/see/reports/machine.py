@@ -180,11 +180,8 @@ def _canary(run: Run) -> tuple[Cell, ...] | None:
 
 
 def _samples(inputs: Inputs) -> Iterator[tuple[str, Tone]]:
-    cells = len(inputs.runs)
-    for word, meaning in tables.FLAGS.items():
-        count = sum(any(word in f for f in run.flags) for run in inputs.runs)
-        if count:
-            yield f"{count} of {many(cells, 'cell')}: {meaning}", "unsure"
+    for warning, _ in tables.warnings(inputs.results):
+        yield f"{warning}.", "unsure"
     widths = half_widths(inputs)
     if widths:
         middle, widest = percent(median(widths), 1), percent(max(widths), 1)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import many, seconds_text
-from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
 from tritium.perf.records.run import Run
 from tritium.perf.tables import tables
 from tritium.perf.tables.table import NONE, Table
@@ -204,9 +203,10 @@ def history(inputs: Inputs) -> Section:
     grid = Grid(
         heads, rows, frozenset({"runs", "levels", "now", "against its best"}), "Every case over time", filtered=True
     )
-    noise = history_disturbance(((p.flags, p.spread) for _, t in ranked for p in t.points), "stored cells")
-    warning = [Line(f"{TOO_NOISY} for sure: {noise}. {REMEDY}.", "unsure")] if noise.noisy else []
-    blocks: list[Block] = [*warning, *pictures[:2], grid]
+    from tritium.perf.store.trends import sensitivity  # needed for a history only
+
+    least = Line(f"{sensitivity([t for _, t in ranked]).capitalize()}.", "quiet")
+    blocks: list[Block] = [least, *pictures[:2], grid]
     if len(pictures) > 2:
         blocks.append(Fold(f"Histories of {many(len(pictures) - 2, 'more case')}", pictures[2:]))
     if canaries:

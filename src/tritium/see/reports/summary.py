@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from tritium.perf.amounts import bytes_text, many, percent, seconds_text, verb
-from tritium.perf.gate.verdict import OUTCOMES, REMEDY, TOO_NOISY, Suite, Verdict
+from tritium.perf.gate.page import advice, ending, joint_advice, subject
+from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
 from tritium.perf.records.environment import OVER
 from tritium.perf.records.run import GATING, Run
 from tritium.perf.tables import pages, tables
-from tritium.perf.tables.tables import ratio_text, time_text
+from tritium.perf.tables.tables import outcome_beside, ratio_text, time_text
 from tritium.see.reports.blocks import Banner, Line, Lines, Tone
-from tritium.see.reports.inputs import TONES, WORDS, Inputs, anchor, half_widths, outcome_beside, share
+from tritium.see.reports.inputs import TONES, WORDS, Inputs, anchor, half_widths, share
 from tritium.see.reports.machine import threads_text
 from tritium.see.reports.sections import Section
 
@@ -46,15 +47,9 @@ def banner(inputs: Inputs) -> Section:
         notes.append("interrupted: the remaining runs are missing.")
     suite = inputs.verdicts
     command = (suite.command if suite is not None else "") or ("" if inputs.imported else results.command)
-    code = "" if suite is None else _ending(suite)
+    code = "" if suite is None else ending(suite)
     block = Banner(headline, tone, lede, counts, tuple(filter(None, facts)), command, code, tuple(notes[:6]))
     return Section("verdict", "Verdict", (block,))
-
-
-def _ending(suite: Suite) -> str:
-    from tritium.perf.gate.page import ending  # needed for a gate only
-
-    return ending(suite)
 
 
 Glance = tuple[str, Tone, str, tuple[tuple[int, str, Tone], ...]]
@@ -67,8 +62,6 @@ STATUS: dict[str, tuple[str, Tone]] = {
 
 
 def _judged(suite: Suite) -> Glance:
-    from tritium.perf.gate.page import subject
-
     counts = tuple(
         (suite.counts.get(o, 0), WORDS[o], TONES[o]) for o in OUTCOMES if suite.counts.get(o, 0) or o in ALWAYS
     )
@@ -84,10 +77,12 @@ def _judged(suite: Suite) -> Glance:
     else:
         counts_by_word = [(suite.counts.get(o, 0), WORDS[o]) for o in ("SLOWER", "MISSING")]
         headline, tone = " and ".join(f"{n} {word}" for n, word in counts_by_word if n), "bad"
-    if suite.noise:
-        lede = f"{suite.noise[0].upper()}{suite.noise[1:]}. {REMEDY}." + (f" {lede}" if lede else "")
-        headline, tone = f"{TOO_NOISY} for sure: {headline.lower()}", "bad" if tone == "bad" else "unsure"
-    return headline, tone, lede, counts
+    return headline, tone, _sentences(lede, suite.noise), counts
+
+
+def _sentences(*texts: str) -> str:
+    """Return the texts that are not empty as sentences."""
+    return " ".join(f"{text}." for text in texts if text)
 
 
 def _measured(inputs: Inputs) -> Glance:
@@ -106,28 +101,25 @@ def _measured(inputs: Inputs) -> Glance:
         )
         counted = f"{many(len(inputs.cases), 'case')} measured"
         tallies: tuple[tuple[int, str, Tone], ...] = ((ok, "measured", ""), *failures)
-        if inputs.noise.noisy:
-            return f"{TOO_NOISY} precisely", "unsure", f"{counted}; {inputs.noise}. {REMEDY}.", tallies
-        return counted, "", lede, tallies
+        return counted, "", _sentences(lede, inputs.noise), tallies
     outcomes = [outcome_beside(v) for v in inputs.time_verdicts.values()]
+    alike: tuple[tuple[int, str, Tone], ...] = ((outcomes.count("EQUIVALENT"), "as fast", "fine"),)
     counts: tuple[tuple[int, str, Tone], ...] = (
         (outcomes.count("FASTER"), "faster", "good"),
         (outcomes.count("SLOWER"), "slower", "bad"),
+        *(alike if alike[0][0] else ()),
         (outcomes.count("INCONCLUSIVE"), "no difference shown", "fine"),
         *failures,
     )
     headline = tables.headline(inputs.results, inputs.comparisons)
     if headline.standing == "measured":
         return f"{inputs.first} beside {', '.join(inputs.comparisons)}", "", "", counts
-    tone = HEADLINE_TONES[headline.standing]
-    if headline.standing == "noisy":
-        short, _, details = headline.text.partition(": ")
-        return short, tone, f"{details}. {REMEDY}.", counts
-    return headline.text, tone, _means(inputs), counts
+    lede = _sentences(_means(inputs), headline.deciding.capitalize(), inputs.noise)
+    return headline.text, HEADLINE_TONES[headline.standing], lede, counts
 
 
 HEADLINE_TONES: dict[tables.Standing, Tone] = {
-    "faster": "good", "slower": "bad", "alike": "fine", "noisy": "unsure", "nothing": "bad",
+    "faster": "good", "slower": "bad", "alike": "fine", "undecided": "unsure", "nothing": "bad",
 }  # fmt: skip
 
 
@@ -137,8 +129,8 @@ def _means(inputs: Inputs) -> str:
     ratios = {name: f"{ratio_text(s.geomean, s.geomean_interval)} beside {name}" for name, s in arms.items()}
     over = {name: many(len(_timed(s)), "case") for name, s in arms.items()}
     if len(set(over.values())) == 1:
-        return f"Geometric mean over {next(iter(over.values()))}: {', '.join(ratios.values())}."
-    return f"Geometric mean: {', '.join(f'{ratios[name]} over {over[name]}' for name in arms)}."
+        return f"Geometric mean over {next(iter(over.values()))}: {', '.join(ratios.values())}"
+    return f"Geometric mean: {', '.join(f'{ratios[name]} over {over[name]}' for name in arms)}"
 
 
 def _timed(suite: Suite) -> list[Verdict]:
@@ -198,17 +190,15 @@ def _verdict_lines(inputs: Inputs) -> Iterator[Line]:
         sentence = (
             f"None of {many(len(suite.verdicts), 'verdict')} is SLOWER; {quiet} {verb(quiet, 'is', 'are')} EQUIVALENT."
         )
-        yield Line(sentence, "unsure" if suite.noise else "good", "ratios")
+        yield Line(sentence, "good" if suite.overall_status == "AllPass" else "unsure", "ratios")
     if faster := sorted(suite.of("FASTER"), key=lambda v: v.ratio or 1):
         best = faster[0]
         by = f"{_percent(best.ratio or 1)}{_between(best)}"
         line = f"{len(faster)} {verb(len(faster), 'is', 'are')} FASTER; the most, {best.case}, by {by}."
-        yield Line(line, "unsure" if suite.noise else "good", anchor(best.case))
+        yield Line(line, "good", anchor(best.case))
     if unsure := suite.of("INCONCLUSIVE"):
-        from tritium.perf.gate.page import joint_advice  # needed for a gate only
-
         text = f"{len(unsure)} {verb(len(unsure), 'is', 'are')} INCONCLUSIVE"
-        detail = joint_advice(unsure)
+        detail = joint_advice(unsure, suite.process_s)
         yield Line(f"{text}; {detail}." if detail else f"{text}.", "unsure", "ratios")
 
 
@@ -221,20 +211,16 @@ def _comparison_lines(inputs: Inputs) -> Iterator[Line]:
         if suite.geomean is None:
             continue
         outcomes = [(outcome_beside(v), v) for v in _timed(suite)]
-        counts = {o: sum(s == o for s, _ in outcomes) for o in ("FASTER", "SLOWER", "INCONCLUSIVE")}
+        counts = {o: sum(s == o for s, _ in outcomes) for o in ("FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE")}
+        alike = f"as fast in {counts['EQUIVALENT']}, " * bool(counts["EQUIVALENT"])
         line = (
             f"{inputs.first} is {ratio_text(suite.geomean, suite.geomean_interval)} as fast as {arm}: faster in "
-            f"{counts['FASTER']} of {many(len(outcomes), 'case')}, slower in {counts['SLOWER']}, no difference shown in "
+            f"{counts['FASTER']} of {many(len(outcomes), 'case')}, slower in {counts['SLOWER']}, {alike}no difference shown in "
             f"{counts['INCONCLUSIVE']}."
         )
-        tone: Tone = "unsure" if inputs.noise.noisy else "good" if suite.geomean < 1 else "bad"
-        yield Line(line, tone, "ratios")
-    best = [
-        v
-        for (case, arm), v in inputs.time_verdicts.items()
-        if outcome_beside(v) == "FASTER" and v.ratio and inputs.trusts(case, inputs.first, arm)
-    ]
-    if best:
+        outcome = tables.ratio_outcome(suite.geomean, suite.geomean_interval)
+        yield Line(line, "unsure" if outcome == "INCONCLUSIVE" else TONES[outcome], "ratios")
+    if best := [v for v in inputs.time_verdicts.values() if outcome_beside(v) == "FASTER"]:
         v = min(best, key=lambda v: v.ratio or 1)
         yield Line(
             f"The largest gain is {v.case}: {ratio_text(v.ratio, v.interval95)} beside {v.base_arm}.",
@@ -278,8 +264,8 @@ def _memory_lines(inputs: Inputs) -> Iterator[Line]:
 
 def _flagship_lines(inputs: Inputs) -> Iterator[Line]:
     """Yield the figures of the ternary product and of the packaged model, as the terminal names them below its verdict."""
-    if inputs.verdicts is not None or inputs.noise.noisy:
-        return  # a gate judges, and a noisy run supports no figure
+    if inputs.verdicts is not None:
+        return  # a gate judges
     if text := pages.flagship_text(inputs.results, inputs.comparisons):
         yield Line(f"{text}.", "", "cases")
 
@@ -344,8 +330,6 @@ def recommendations(inputs: Inputs) -> Section:
 def _regression_advice(inputs: Inputs) -> Iterator[Line]:
     if inputs.verdicts is None:
         return
-    from tritium.perf.gate.page import advice
-
     for v in inputs.verdicts.of("SLOWER")[:3]:
         yield Line(
             f"Look at {v.case} first: {v.metric} {_percent(v.ratio or 1)}{_between(v)}. A profile before and one after, "
@@ -363,8 +347,8 @@ def _contender_advice(inputs: Inputs) -> Iterator[Line]:
     """Yield other contenders that are clearly faster."""
     slower = [
         (v, arm)
-        for (case, arm), v in inputs.time_verdicts.items()
-        if outcome_beside(v) == "SLOWER" and (v.ratio or 0) >= WORTH_NAMING and inputs.trusts(case, inputs.first, arm)
+        for (_, arm), v in inputs.time_verdicts.items()
+        if outcome_beside(v) == "SLOWER" and (v.ratio or 0) >= WORTH_NAMING
     ]
     for v, arm in sorted(slower, key=lambda f: -(f[0].ratio or 0))[:3]:
         ratio, interval = v.ratio or 1, v.interval95
@@ -381,9 +365,8 @@ def _ceiling_advice(inputs: Inputs) -> Iterator[Line]:
         for run in inputs.runs
         if run.arm == inputs.first
         and (s := share(run, inputs.results)) is not None
-        and s < FAR
+        and s * (run.seconds or 0) / _ends(run)[0] < FAR
         and len(inputs.cases) > 1
-        and inputs.trusts(run.case, run.arm)
     ]
     for gap_s, s, run in sorted(gaps, key=lambda f: -f[0])[:2]:
         yield Line(
@@ -392,15 +375,17 @@ def _ceiling_advice(inputs: Inputs) -> Iterator[Line]:
         )  # fmt: skip
 
 
+def _ends(run: Run) -> tuple[float, float]:
+    """Return the ends of the interval of a time: advice that holds at the nearer one is decided."""
+    wall = run.of("wall")
+    return (tables.time_interval(wall) if wall is not None else None) or (run.seconds or 0, run.seconds or 0)
+
+
 def _cold_advice(inputs: Inputs) -> Iterator[Line]:
     first_calls = [
-        (run.first_call_s / run.seconds, run)
+        (run.first_call_s / _ends(run)[1], run)
         for run in inputs.runs
-        if run.arm == inputs.first
-        and run.first_call_s
-        and run.seconds
-        and run.first_call_s > FELT_S
-        and inputs.trusts(run.case, run.arm)
+        if run.arm == inputs.first and run.first_call_s and run.seconds and run.first_call_s > FELT_S
     ]
     times, run = max(first_calls, key=lambda f: f[0], default=(0.0, None))
     if run is not None and times > COLD:
@@ -433,21 +418,13 @@ def _peak(run: Run) -> float:
 
 
 def _noise_advice(inputs: Inputs) -> Iterator[Line]:
-    """Yield what disturbed the run and what to do, before any advice that rests on its times."""
-    if inputs.noise.noisy:
-        yield Line(f"{REMEDY}: {inputs.noise}. No advice rests on disturbed times.", "unsure", "noise")
-    for word, singular, plural, remedy in (
-        ("broke in", "had", "had", "rounds disturbed by other load: end it, or measure on a quiet machine"),
-        ("modes", "has", "have", "times of several modes: look at the card before trusting a median"),
-        ("no steady state", "reached", "reached", "no steady state: use a longer warm-up"),
-    ):
-        count = sum(any(word in f for f in run.flags) for run in inputs.runs)
-        if count:
-            yield Line(
-                f"{count} of {many(len(inputs.runs), 'cell')} {verb(count, singular, plural)} {remedy}.",
-                "unsure",
-                "noise",
-            )
+    """Yield what would decide what is not decided, and the cells that a reader is warned of."""
+    open_ = [v for v in inputs.time_verdicts.values() if outcome_beside(v) == "INCONCLUSIVE"]
+    if detail := joint_advice(open_, inputs.results.process_s):
+        count = f"{len(open_)} of {many(len(inputs.time_verdicts), 'comparison')} {verb(len(open_), 'is', 'are')}"
+        yield Line(f"{count} not decided: {detail}.", "unsure", "ratios")
+    for warning, remedy in tables.warnings(inputs.results):
+        yield Line(f"{warning}: {remedy}.", "unsure", "noise")
 
 
 def _plan_advice(inputs: Inputs) -> Iterator[Line]:
