@@ -18,7 +18,7 @@ from tritium.errors import FormatError, SaveError
 from tritium.perf.records.run import Results, Run, Series, not_measured
 from tritium.perf.store import history as module, results as store
 from tritium.perf.store.history import History, canary_of, point_of, value_of
-from tritium.perf.store.trends import Point, describe, joined, steps, trend
+from tritium.perf.store.trends import Point, describe, disturbed, joined, least_step, sensitivity, steps, trend
 
 sys.path.append(str(Path(__file__).parents[3] / "bench"))
 
@@ -406,3 +406,57 @@ def test_runs_that_nothing_joins_are_counted() -> None:
     found = trend([point(0, 0.0, fingerprint="old", canary=None), *(point(i, 0.0) for i in range(1, 4))], "wall")
     assert found.left_out == 1
     assert "1 runs of other machines are left out" in describe(found)[-1]
+
+
+# ---- noise
+
+
+def busy(rounds: tuple[int, ...], spreads: tuple[float, ...] = (), processes: int = 15) -> list[Point]:
+    """Points of runs with so many disturbed rounds, and canaries that spread so much."""
+    return [
+        replace(
+            point(i, 0.0), n=processes, spread=spreads[i] if spreads else 0.0,
+            flags=(f"{n} rounds kept though other work broke in",) if n else (),
+        )
+        for i, n in enumerate(rounds)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rounds", "spreads", "marked"),
+    [
+        ((0, 0, 0, 0, 0), (), set()),
+        ((45, 45, 45, 45, 45), (), set()),  # the machine is always like that
+        ((0, 4, 0, 0, 0), (), {1}),  # p is 1/5 to the fourth, of five
+        ((0, 2, 0, 0, 0), (), set()),  # chance
+        ((10, 10, 20, 10, 10), (), set()),  # exactly twice
+        ((10, 10, 26, 10, 10), (), {2}),
+        ((0, 0, 0), (0.02, 0.051, 0.02), {1}), ((0, 0, 0), (0.02, 0.05, 0.02), set()),  # widely
+        ((0, 0, 0), (0.1, 0.2, 0.1), set()), ((0, 0, 0), (0.1, 0.21, 0.1), {1}), ((0, 0, 0), (0.3, 0.3, 0.3), set()),
+        ((0, 9, 0, 0), (0.2, 0.01, 0.01, 0.01), {0, 1}), ((45,), (0.3,), set()),
+    ],
+)  # fmt: skip
+def test_a_run_is_disturbed_beside_the_others_of_its_history(
+    rounds: tuple[int, ...], spreads: tuple[float, ...], marked: set[int]
+) -> None:
+    assert disturbed(busy(rounds, spreads)) == marked
+
+
+def test_a_run_of_more_processes_may_have_more_disturbed_rounds() -> None:
+    points = busy((5, 10, 5, 5, 5))
+    assert disturbed([replace(p, n=30) if i == 1 else p for i, p in enumerate(points)]) == frozenset()
+    quiet = busy((0, 0, 0, 0, 0))
+    assert disturbed([*quiet[:4], replace(quiet[4], flags=("waited: the CPU time is 20% of the wall time",))]) == {4}
+
+
+def test_a_history_says_how_small_a_step_it_shows() -> None:
+    points = [replace(p, low=p.log_median - 0.03, high=p.log_median + 0.03) for p in noisy([(6, 0.0)])]
+    assert least_step(points) == pytest.approx(math.expm1(0.06))
+    assert least_step(noisy([(6, 0.0)])) == 0.02
+    wide, fine = trend(points, "wall"), trend(noisy([(6, 0.0)]), "wall")
+    assert sensitivity([wide]) == "steps below 6.2 % are not shown"
+    assert sensitivity([wide, fine, fine]) == "steps below 2.0 % are not shown in the median case"
+    few = trend(points[:5], "wall")
+    assert sensitivity([few]) == "6 runs or more can show a step"
+    assert sensitivity([few, wide]) == "steps below 6.2 % are not shown in the median case"
+    assert describe(wide)[-1] == "steps below 6.2 % are not shown"

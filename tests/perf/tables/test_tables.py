@@ -428,6 +428,7 @@ def test_what_would_decide_follows_from_the_width_of_the_interval_and_its_place(
         (0.5, (0.4, 0.6), "FASTER"), (2.0, (1.8, 2.2), "SLOWER"), (1.01, (1.005, 1.02), "EQUIVALENT"), (1.02, (1.005, 1.031), "SLOWER"),
         (1.1, (0.9, 1.3), "INCONCLUSIVE"),
         (1.0, (0.972, 1.029), "EQUIVALENT"), (1.0, (0.97, 1.029), "INCONCLUSIVE"), (1.0, (0.98, 1.03), "INCONCLUSIVE"),
+        (1.0, (1 / 1.03, 1.02), "INCONCLUSIVE"),
         (0.9, (0.8, 1.0), "INCONCLUSIVE"), (1.1, (1.0, 1.2), "INCONCLUSIVE"),
         (2.0, (2.0, 2.0), "INCONCLUSIVE"), (2.0, None, "INCONCLUSIVE"),
     ],

@@ -186,7 +186,7 @@ def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str
         outcome = ratio_outcome(ratio, between)
         value, _, interval = ratio_text(ratio, between).removesuffix(" ~").partition(" ")
         text = f"; {value} {other} {interval}".rstrip()
-        if between is None or (outcome == "FASTER" and 1 / ratio >= 1 + RULES.margin("wall")):  # None: one round
+        if between is None or outcome == "FASTER":  # None: one round
             evidence = evidence or text
             continue
         alike.append(other)
