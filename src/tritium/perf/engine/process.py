@@ -71,7 +71,8 @@ class Process:
             os.close(answers)
         self._held = b""
         self.stopped = False
-        self._send({"parent": os.getpid(), "cpus": list(cpus), "memory": int(free_memory() * 0.9)})
+        memory = int(free_memory() * 0.9)
+        self._send({"parent": os.getpid(), "cpus": list(cpus), "memory": memory, "candidate": arm.candidate})
 
     def wait_until_ready(self, start_s: float = START_S) -> None:
         """Returns when the worker has imported what it needs."""

@@ -16,7 +16,7 @@ from typing import Literal
 from tritium.arguments import checked
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.verdict import Verdict, disturbance
-from tritium.perf.records.run import Results, Run
+from tritium.perf.records.run import LEAST_PROCESSES, Results, Run
 from tritium.perf.tables.table import Table
 from tritium.perf.tables.tables import RULES, told_apart
 from tritium.perf.work.canary import is_canary
@@ -24,7 +24,6 @@ from tritium.perf.work.canary import is_canary
 Shape = tuple[int, ...]
 Kind = Literal["crosses", "always", "partly", "several", "not shown"]
 FALSE_SHARE = 0.05  # false discovery rate (Benjamini-Hochberg)
-LEAST_PROCESSES = 6  # fewer have no 95 % interval
 HEADS = ("case", "contenders", "sizes", "faster")
 
 
