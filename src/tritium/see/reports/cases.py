@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, joules_text, many, seconds_text
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
-from tritium.perf.records.run import Run, Series, rounds_of, values_of
+from tritium.perf.records.run import EXCUSED, Run, Series, rounds_of, values_of
 from tritium.perf.stats.estimates import describe
 from tritium.perf.tables import tables
 from tritium.perf.tables.selection import device_selection_guide
@@ -181,7 +181,7 @@ def _arm_row(v: Verdict, arm: str) -> tuple[Cell, ...]:
 
 
 def _lost_row(case: str, arm: str, run: Run) -> tuple[Cell, ...]:
-    cells = (Cell(NONE, "quiet", -1.0), Cell("", sort=-1.0), Cell(run.status, "bad", -1.0, run.reason, badge=True))
+    cells = (Cell(NONE, "quiet", -1.0), Cell("", sort=-1.0), Cell(run.status, _tone(run), -1.0, run.reason, badge=True))
     return (Cell(case, link=anchor(case)), Cell(arm), *cells)
 
 
@@ -262,6 +262,11 @@ def _bar(case: str, arm: str, run: Run, inputs: Inputs) -> charts.Bar:
     return charts.Bar(case, wall.median, low, high, arm, note="" if rate == NONE else note, link="#" + anchor(case))
 
 
+def _tone(run: Run) -> Tone:
+    """Return the tone of a run without a time: only a failure is bad."""
+    return "" if run.status == "ok" else "quiet" if run.status in EXCUSED else "bad"
+
+
 def _why(run: Run) -> str:
     return f"{run.status}: {run.reason}" if run.reason else run.status if run.status != "ok" else "no time was measured"
 
@@ -323,7 +328,7 @@ def _mark(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
         return Cell(WORDS[worst.outcome], TONES[worst.outcome], badge=True)
     failed = [run for run in runs if run.status != "ok"]
     if failed and len(failed) == len(runs):
-        return Cell(failed[0].status, "bad", badge=True)
+        return Cell(failed[0].status, _tone(failed[0]), badge=True)
     for arm in sorted(
         inputs.comparisons, key=lambda arm: tables.is_variant(arm, inputs.first)
     ):  # another library before a variant
@@ -331,7 +336,7 @@ def _mark(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
             outcome = outcome_beside(v)
             text = ratio_text(v.ratio, v.interval95, brief=True).removesuffix(" ~")
             return Cell(f"{text} vs {arm}", "fine" if outcome == "INCONCLUSIVE" else TONES[outcome], badge=True)
-    wrong = [run for run in failed if run.status != "skipped"]
+    wrong = [run for run in failed if run.status not in EXCUSED]
     return Cell(f"{many(len(wrong), 'contender')} failed", "bad", badge=True) if wrong else Cell("")
 
 
@@ -361,7 +366,7 @@ def _figures(inputs: Inputs, case: str, runs: Sequence[Run]) -> Grid:
         rate, ceiling_text = speed_text(run, inputs.results) if run.status == "ok" else (NONE, NONE)
         rows.append((
             Cell(run.arm),
-            Cell(time_text(run), "bad" if run.status != "ok" else "", run.seconds, run.reason),
+            Cell(time_text(run), _tone(run), run.seconds, run.reason),
             Cell(rate),
             Cell(ceiling_text, sort=ceiling_part),
             Cell(NONE if run.first_call_s is None else seconds_text(run.first_call_s), sort=run.first_call_s),
@@ -420,7 +425,7 @@ def _remarks(inputs: Inputs, case: str, runs: Sequence[Run]) -> list[tuple[str, 
     contenders: dict[tuple[str, Tone], list[str]] = {}
     for run in runs:
         if run.status != "ok":
-            contenders.setdefault((_why(run), "bad"), []).append(run.arm)
+            contenders.setdefault((_why(run), _tone(run)), []).append(run.arm)
         for flag in run.flags:
             contenders.setdefault((flag, "unsure"), []).append(run.arm)
         for series in run.series:
@@ -496,7 +501,7 @@ def _matrix_row(inputs: Inputs, case: str, arms: Sequence[str]) -> tuple[Cell, .
             cells.append(Cell("not run", "quiet"))
         elif run.status != "ok" or not run.seconds:
             cells.append(
-                Cell(run.status if run.status != "ok" else NONE, "bad", tip=run.reason, badge=run.status != "ok")
+                Cell(run.status if run.status != "ok" else NONE, _tone(run), tip=run.reason, badge=run.status != "ok")
             )
         else:
             times_best = run.seconds / best
