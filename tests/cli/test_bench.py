@@ -20,10 +20,12 @@ from config_texts import BENCHMARK, ENERGY, REGRESSION
 from fake_engine import ENGINE, QUICK, Engine, called, passed
 from null import Null
 from tritium import backends
+from tritium.cli import bench as cli_bench
 from tritium.cli.text import progress
 from tritium.errors import TritiumError, install_command
 from tritium.perf.records.run import Results
 from tritium.perf.store import results as store
+from tritium.perf.suites import suites
 from tritium.perf.suites.suites import NAMES, SUITES
 from tritium.perf.work import registry
 
@@ -127,6 +129,58 @@ def test_options_change_what_is_measured(engine: Engine) -> None:
     plan = engine.asked["plan"]
     assert (plan.name, plan.generations, plan.seed, plan.threads) == ("default", 4, 3, 1)
     assert engine.asked["cases"][0].recipe.arguments["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "budget_s", "processes"),
+    [
+        ((), None, 15),
+        (("--quick",), 60, 28),
+        (("--quick", "--processes", "5"), 60, 5),
+        (("--quick", "--minutes", "2.5"), 150, 28),
+        (("--minutes", "0.5"), 30, 15),  # its results gate: every case in every process
+        (("--minutes", "4", "--thorough"), 240, 28),
+    ],
+)
+def test_a_quick_comparison_has_a_minute_and_any_other_what_it_is_given(
+    engine: Engine, args: tuple[str, ...], budget_s: float | None, processes: int
+) -> None:
+    found = passed("compare", *args, "--devices", "cpu", "--peers", "numpy", "--operations", "add")
+    plan = engine.asked["plan"]
+    assert (plan.budget_s, plan.generations) == (budget_s, processes)
+    within = "" if budget_s is None else f"within {budget_s:g} s, at most "
+    assert f"on tritium, numpy: {within}{processes} fresh processes each" in found.stderr
+    assert 0 <= engine.asked["spent_s"] < 30
+
+
+def test_other_suites_have_a_budget_only_where_it_is_given(engine: Engine) -> None:
+    passed("bench", "layout", "--quick", "--operations", "add")
+    assert (engine.asked["plan"].budget_s, engine.asked["plan"].generations) == (None, 8)
+    passed("bench", "layout", "--quick", "--operations", "add", "--minutes", "0.25")
+    assert (engine.asked["plan"].budget_s, engine.asked["plan"].generations) == (15, 28)
+
+
+def test_the_minute_of_a_quick_comparison_holds_for_a_file_of_settings(engine: Engine) -> None:
+    Path("bench.json").write_text(BENCHMARK)
+    passed("compare", "--quick", "--config", "bench.json")
+    assert engine.asked["plan"].budget_s == 60
+
+
+def test_a_terminal_shows_that_libraries_are_looked_for_before_they_are(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(cli_bench, "status", seen.append)
+    monkeypatch.setattr(
+        suites,
+        "options_of",
+        lambda *args, find=suites.options_of, **more: (seen.append("found"), find(*args, **more))[1],
+    )
+    passed(*QUICK)
+    assert seen == ["looking for devices and libraries …", "found", ""]
+    seen.clear()
+    refused("compare", "--devices", "nowhere")
+    assert seen == ["looking for devices and libraries …", "found", ""]
 
 
 def test_devices_batches_and_transfers_are_asked_for(engine: Engine) -> None:
@@ -507,7 +561,7 @@ def test_a_real_comparison_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "add 16x16 f32" in out
     kept = store.load(tmp_path / "results.json")
     assert [r.status for r in kept if r.case == "add 16x16 f32"] == ["ok", "ok"]
-    assert "process 1 of 1" in err
+    assert "  0 %  looking at the machine" in err
 
 
 def test_a_wrong_argument_of_a_real_process_exits_with_2(tmp_path: Path) -> None:

@@ -73,6 +73,65 @@ def test_a_skipped_cell_fails_nothing_and_a_baseline_is_proposed(engine: Engine,
     assert "failed" not in result.stderr
 
 
+# ---- what is too slow, and what there was no time for
+
+ADD = ("compare", "--operations", "add", "--sizes", "16,32", "--dtypes", "f32", "--no-report")
+FILE = '{"devices": ["cpu", "cpu:reference"], "operations": ["add"], "tensor_sizes": [[16, 16], [32, 32]], "data_types": ["f32"]}'
+
+
+@pytest.mark.parametrize(
+    ("args", "slow", "code"),
+    [
+        (("--devices", "cpu"), {"numpy"}, 0),  # there because it is installed
+        (("--peers", "numpy"), set(), 0),
+        (("--peers", "numpy"), {"numpy"}, 1),
+        (("--peers", "np"), {"numpy"}, 1),
+        (("--peers", "portable,numpy"), {"tritium portable"}, 1),
+        (("--peers", "all"), {"reference"}, 1),
+        (("--peers", "none", "--devices", "cpu,cpu:reference"), {"reference"}, 1),
+        (("--peers", "reference", "--devices", "cpu"), {"numpy"}, 0),  # that is not measured
+        (("--config", "bench.json"), {"reference"}, 1),
+        (("--config", "bench.json"), {"numpy"}, 0),
+    ],
+)
+def test_too_slow_is_no_failure_unless_it_is_all_there_is_of_what_was_requested(
+    engine: Engine, args: tuple[str, ...], slow: set[str], code: int
+) -> None:
+    Path("bench.json").write_text(FILE)
+    called(*ADD[: 1 if "--config" in args else None], "--no-report", *args)
+    first, second = engine.names[:2]
+    engine.canary = True
+    engine.statuses = {(name, arm): "too slow" for name in engine.names for arm in slow}
+    result = called(*ADD[: 1 if "--config" in args else None], "--no-report", *args)
+    assert result.exit_code == code, result.output
+    for arm in slow & set(engine.arms):
+        assert f"{arm}: too slow: {first}, {second}: it is so" in result.stdout
+        assert ("2 of " in result.stderr and f"{first} [{arm}] too slow" in result.stderr) == (code == 1)
+    engine.statuses = {(first, arm): "too slow" for arm in slow}  # one of two
+    assert called(*ADD[: 1 if "--config" in args else None], "--no-report", *args).exit_code == 0
+
+
+def test_a_requested_contender_that_has_no_such_operation_is_skipped_and_that_is_no_failure(engine: Engine) -> None:
+    called(*ADD, "--peers", "numpy")
+    engine.statuses = {(name, "numpy"): "skipped" for name in engine.names}
+    assert called(*ADD, "--peers", "numpy").exit_code == 0
+
+
+def test_cells_that_the_time_did_not_suffice_for_are_failures_and_are_named(engine: Engine) -> None:
+    called(*QUICK)
+    engine.statuses = {(engine.names[0], "numpy"): "interrupted"}
+    result = called(*QUICK, "--no-report")
+    assert result.exit_code == 1
+    assert f"1 of 26 cells failed: {engine.names[0]} [numpy] interrupted" in result.stderr
+    engine.complete = False  # by Ctrl-C, which has an exit code of its own
+    assert called(*QUICK, "--no-report").exit_code == 130
+
+
+def test_nothing_but_what_is_too_slow_is_nothing_measured(engine: Engine) -> None:
+    engine.status = "too slow"
+    assert called(*QUICK, "--no-report").exit_code == 2
+
+
 def test_very_many_failed_cells_are_counted(engine: Engine) -> None:
     engine.statuses = {(name, "numpy"): "wrong" for name in passed_names(engine)}
     result = called(*QUICK)

@@ -79,7 +79,8 @@ def verdict(path: str = "verdict.json") -> Suite:
 CODES = [
     ("same", (), 0), ("slow", (), 1), ("less", (), 1), ("noisy", (), 0), ("other", (), 5), ("quick", (), 4),
     ("noisy", ("--sensitivity", "10%"), 4), ("noisy", ("--sensitivity", "80%"), 0), ("slow", ("--sensitivity", "5%"), 1),
-    ("noisy", ("--sensitivity", "0.1", "--allow-inconclusive"), 0), ("other", ("--allow-not-comparable",), 0), ("slow", ("--allow-inconclusive",), 1),
+    ("noisy", ("--sensitivity", "0.1", "--allow-inconclusive"), 0),
+    ("other", ("--allow-not-comparable",), 0), ("slow", ("--allow-inconclusive",), 1),
 ]  # fmt: skip
 
 

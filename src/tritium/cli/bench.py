@@ -11,7 +11,8 @@ tritium bench all              every suite, one after the other
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from tritium.cli.text import (
 from tritium.errors import ArgumentError, SaveError, install_command, nearest
 
 if TYPE_CHECKING:
-    from tritium.perf.records.run import Results
+    from tritium.perf.records.run import Results, Run
     from tritium.perf.suites.config import Options
 
 Command = Callable[..., Any]
@@ -66,6 +67,7 @@ DEVICES_HELP = (
 )
 TRANSFER_HELP = "Time host-device transfers too; both: a case of each. Default: excluded."
 CONFIG_HELP = "Settings in JSON; command-line options override them."
+MINUTES_HELP = "Time of the whole command, dealt to what is undecided. Default: 1 for compare --quick, else none."
 
 
 def options_of_measuring(command: Command) -> Command:
@@ -73,6 +75,7 @@ def options_of_measuring(command: Command) -> Command:
     for option in reversed((
         click.option("--quick", is_flag=True, help="Fewer cases, processes and rounds; never gates."),
         click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences."),
+        click.option("--minutes", type=click.FloatRange(0, min_open=True), help=MINUTES_HELP),
         click.option("--config", type=FILE, metavar="FILE", help=CONFIG_HELP),
         click.option("--devices", type=Words(), multiple=True, metavar="A,B", help=DEVICES_HELP),
         click.option("--peers", type=Words(), metavar="A,B", help=PEERS_HELP),
@@ -99,7 +102,7 @@ def options_of_measuring(command: Command) -> Command:
 
 def options_of(
     suite: str, *, quick: bool, thorough: bool, config: str | None, load: tuple[str, ...], devices: tuple[tuple[str, ...], ...],
-    output: str | None, instructions: bool, on: str | None = None, **values: Any,
+    output: str | None, instructions: bool, on: str | None = None, minutes: float | None = None, **values: Any,
 ) -> Options:  # fmt: skip
     """Return the options of a suite as the command line, a file and the suite itself have them, in this order."""
     from tritium.perf.suites import suites
@@ -115,11 +118,16 @@ def options_of(
     if suite == suites.PROJECT.name:
         own = own_project(bool(own))
     named = [name for group in devices for name in group] or None  # of every time the option was given
+    status("looking for devices and libraries …")
     try:
-        options = suites.options_of(suite, quick=quick, thorough=thorough, config=config, devices=named, own=own)
+        options = suites.options_of(
+            suite, quick=quick, thorough=thorough, config=config, devices=named, own=own, minutes=minutes
+        )
         return with_instructions(options.changed(output=path, **values), instructions)
     except ArgumentError as error:
         raise click.UsageError(str(error)) from None
+    finally:
+        status("")
 
 
 def own_project(loaded: bool) -> list[str]:
@@ -340,12 +348,12 @@ def measured_code(suite: str, parameters: dict[str, Any], *, quiet: bool = False
 
     `quiet`: the table is in the files alone.
     """
-    from tritium.perf.gate.verdict import NOTHING_MEASURED, measurement_exit_code
+    from tritium.perf.gate.verdict import NOTHING_MEASURED, failed_cells, measurement_exit_code
 
-    options = None
+    options, began = None, time.monotonic()
     try:
         options = options_of(suite, **parameters)
-        results = _measure(options, parameters.get("on"))
+        results, requested = _measure(options, parameters.get("on"), began)
     except KeyboardInterrupt:
         status("")
         if options is None:
@@ -354,26 +362,24 @@ def measured_code(suite: str, parameters: dict[str, Any], *, quiet: bool = False
         left = f"; --resume goes on from {shown(options.journal.name)}" if options.journal.exists() else ""
         echo(f"interrupted; {shown(options.output.name)} was not written{left}.", err=True)
         return INTERRUPTED
-    _after(options, results) if quiet else _print(options, results)
+    code = measurement_exit_code(results, requested)
+    _after(options, results, code) if quiet else _print(options, results, code)
     if not results.complete:
         return INTERRUPTED
     is_narrowed = any(parameters.get(name) for name in ("devices", "config", "on"))
     if suite == "compare" and options.format == "text" and not is_narrowed and (more := tritium.backends.installable()):
         echo(f"also measured when installed: {', '.join(more)} ({install_command(*more.values())})")
-    code = measurement_exit_code(results)
-    if failures := _failures(results):
+    if failures := _failures(results, failed_cells(results, requested)):
         say(f"error: {failures}; the reasons are above.", "red", err=True)
     if code == NOTHING_MEASURED:
         say("error: nothing could be measured; the reasons are above.", "red", err=True)
     return code
 
 
-def _failures(results: Results) -> str:
+def _failures(results: Results, failed: Sequence[Run]) -> str:
     """Return a sentence on failed cells, "" where none did: "1 of 4 cells failed: add 64x64 f32 [numpy] crashed"."""
-    from tritium.perf.gate.verdict import failed_cells
     from tritium.perf.work.canary import is_canary
 
-    failed = failed_cells(results)
     if not failed:
         return ""
     cells = sum(not is_canary(run.case) for run in results)
@@ -382,7 +388,8 @@ def _failures(results: Results) -> str:
     return f"{len(failed)} of {cells} cells failed: {listed}{more}"
 
 
-def _measure(options: Options, on: str | None) -> Results:
+def _measure(options: Options, on: str | None, began: float) -> tuple[Results, tuple[str, ...]]:
+    """Return what was measured and saved, and the contenders that were requested by name."""
     from tritium.perf.suites import suites
 
     grid = suites.grid(options)
@@ -400,11 +407,12 @@ def _measure(options: Options, on: str | None) -> Results:
             with cluster.connected(on) as machines:
                 results = cluster.measure(options, grid, machines, progress=report, journal=journal)
         else:
-            results = suites.measure(options, grid, progress=report, journal=journal)
+            spent_s = time.monotonic() - began
+            results = suites.measure(options, grid, progress=report, journal=journal, spent_s=spent_s)
     _save(results, options.output)
     if results.complete:
         journal.unlink(missing_ok=True)
-    return results
+    return results, grid.requested
 
 
 def _save(results: Results, path: Path) -> None:
@@ -430,7 +438,7 @@ def _save(results: Results, path: Path) -> None:
 # ---- what is printed
 
 
-def _print(options: Options, results: Results) -> None:
+def _print(options: Options, results: Results, code: int) -> None:
     from tritium.perf.tables import pages
 
     if options.format in ("json", "csv"):
@@ -441,10 +449,10 @@ def _print(options: Options, results: Results) -> None:
         click.echo(pages.markdown(results))
     else:
         echo(pages.page(results, page_width(), crossovers=not options.report))
-    _after(options, results)
+    _after(options, results, code)
 
 
-def _after(options: Options, results: Results) -> None:
+def _after(options: Options, results: Results, code: int) -> None:
     """Print what was written and what to try next; on stderr where stdout is for a program."""
     aside = options.format != "text"
     output = options.output
@@ -458,14 +466,12 @@ def _after(options: Options, results: Results) -> None:
         from tritium.cli.report import write_beside  # a page needs much more than the results
 
         write_beside(output, results, err=aside)
-    echo(f"next: {_next(options, results)}", err=aside)
+    echo(f"next: {_next(options, code)}", err=aside)
 
 
-def _next(options: Options, results: Results) -> str:
-    from tritium.perf.gate.verdict import measurement_exit_code
-
+def _next(options: Options, code: int) -> str:
     name = shown(str(options.output))
-    if measurement_exit_code(results):
+    if code:
         return f"measure again when every cell runs: {name} has cells without a time, so it is no baseline to propose"
     if options.quick:
         full = "tritium compare" if options.suite == "compare" else f"tritium bench {options.suite}"

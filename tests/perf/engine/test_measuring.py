@@ -12,11 +12,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
+from made_results import ENVIRONMENT
+from simulated_workers import Machine, arms, cases
 from tritium.errors import ArgumentError
 from tritium.perf.engine import callgrind
 from tritium.perf.engine.measuring import Bench, Limits, measure
+from tritium.perf.gate.compare import compare_paired
 from tritium.perf.records.case import Arm, Case, Context, Recipe
 from tritium.perf.records.run import Plan, Results, rounds_of
 from tritium.perf.work.canary import canaries
@@ -198,7 +203,8 @@ def test_the_same_seed_gives_the_same_order() -> None:
         )  # fmt: skip
         orders.append(seen)
     assert orders[0] == orders[1]
-    assert len(set(orders[0])) == 4
+    assert orders[0][0] == "looking at the machine"
+    assert len(set(orders[0])) == 5
 
 
 @pytest.mark.parametrize(
@@ -230,7 +236,7 @@ from tritium.perf.engine.process import Process
 from tritium.perf.records.case import Context
 from tritium.perf.records.run import Plan
 begun = Process.wait_until_ready
-def ready(self):
+def ready(self, *_):
     begun(self)
     print(self.child.pid, flush=True)
 Process.wait_until_ready = ready
@@ -297,3 +303,242 @@ def test_load_of_one_round_in_eight_is_usual_and_of_one_in_eleven_is_not(every: 
     busy = found[5 * every :: every]
     assert sum(busy) == share * len(busy)
     assert sum(found) - sum(busy) == sum(found[: 5 * every : every])
+
+
+# ---- a budget, on simulated workers
+
+QUICK = Plan("simulated", generations=28, rounds=3, threads=1, metrics=("wall", "cpu"), gates=False, budget_s=60)
+BOTH = ("tritium", "numpy")
+
+
+def simulated(
+    patch: pytest.MonkeyPatch, call_s: Any, names: str = "a b c", contenders: tuple[str, ...] = BOTH, plan: Plan = QUICK,
+    machine: dict[str, Any] | None = None, **more: Any,
+) -> tuple[Machine, Results]:  # fmt: skip
+    computer = Machine(call_s, **machine or {}).install(patch, ENVIRONMENT)
+    return computer, measure(cases(*names.split()), arms(contenders), plan, **more)
+
+
+def processes(results: Results, name: str, arm: str) -> list[int]:
+    """Return the numbers of the processes in which a cell was measured."""
+    run = results.of(name, arm)
+    wall = run.of("wall") if run is not None else None
+    return [i for i, rounds in enumerate(wall.values) if rounds] if wall is not None else []
+
+
+def test_a_decided_comparison_has_six_processes_and_the_time_goes_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """a is twice as fast in tritium, b the same, c is 4 % faster: that takes more processes than six, and b takes all there are."""
+    ratio = {"a": 2.0, "b": 1.0, "c": 1.04}
+    machine, results = simulated(
+        monkeypatch,
+        lambda case, arm, call: 1e-3 * (ratio.get(case, 1) if arm == "numpy" else 1),
+        machine={"noise": 0.05},
+    )
+    counts = {name: len(processes(results, name, "numpy")) for name in "abc"}
+    assert counts["a"] == 6
+    assert 6 < counts["c"] < counts["b"] <= 28
+    assert results.plan.generations == machine.processes("numpy") == max(counts.values())
+    for name in "abc":  # side by side: never one without the other
+        assert processes(results, name, "tritium") == processes(results, name, "numpy")
+    assert processes(results, "canary compute", "tritium") == [*range(results.plan.generations)]
+
+
+def test_a_contender_that_is_decided_everywhere_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = {"tritium": 1e-3, "alike": 1e-3, "slow": 5e-3}
+    machine, results = simulated(
+        monkeypatch,
+        lambda case, arm, call: speed[arm],
+        contenders=("tritium", "alike", "slow"),
+        machine={"noise": 0.05},
+    )
+    assert machine.processes("slow") == 6
+    assert machine.processes("alike") > 6
+    assert processes(results, "a", "slow") == [*range(6)]
+    assert len(processes(results, "canary memory", "slow")) == 6
+
+
+def test_ratios_are_of_one_process_where_cells_have_different_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process has its own speed in all contenders: paired by process the ratio is exactly two."""
+    plan = replace(QUICK, budget_s=20)
+    _, results = simulated(
+        monkeypatch,
+        lambda case, arm, call: 0.3 if arm == "other" else 1e-3,
+        contenders=("tritium", "alike", "other"),
+        plan=plan,
+    )
+    first, other = (results.of("a", arm) for arm in ("tritium", "other"))
+    assert first is not None
+    assert other is not None
+    (mine,), (theirs,) = ((s for s in run.series if s.metric == "wall") for run in (first, other))
+    assert len(theirs.values) <= len(mine.values)
+    verdict = compare_paired(results, "tritium", "other").verdicts[0]
+    assert verdict.ratio == pytest.approx(300, rel=0.05)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6))
+def test_the_budget_holds_and_everything_is_measured_once_where_it_can_be(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    budget_s = float(rng.choice([2, 20, 60, 300]))
+    speed = {(c, a): float(10 ** rng.uniform(-6, 1.5)) for c in "abcd" for a in ("x", "y", "z")}
+    with monkeypatch.context() as patch:
+        machine, results = simulated(
+            patch, lambda case, arm, call: speed.get((case, arm), 1e-6), "a b c d", ("x", "y", "z"),
+            replace(QUICK, budget_s=budget_s), {"start_s": float(rng.uniform(0.1, 3)), "noise": 0.05, "seed": seed},
+        )  # fmt: skip
+    assert machine.now - 1000 <= budget_s
+    statuses = {run.status for run in results}
+    assert statuses <= {"ok", "too slow", "interrupted"}
+    if "interrupted" in statuses:  # only where the time was used up by what came before
+        assert machine.now - 1000 > budget_s - 6
+    assert results.complete
+    assert all(run.seconds for run in results if run.status == "ok")
+
+
+def test_a_long_call_that_takes_500_times_as_long_is_stopped_after_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = {("a", "numpy"): 0.88, ("b", "numpy"): 0.3, ("c", "numpy"): 0.0051}
+    fast = {"c": 1e-5}
+    machine, results = simulated(
+        monkeypatch, lambda case, arm, call: speed.get((case, arm), fast.get(case, 1e-3)), machine={"noise": 0.0}
+    )
+    assert status(results, "a", "numpy") == ("too slow", "stopped: a call takes 880 ms (880× a call of tritium)")
+    assert [command for arm, command, name, _ in machine.log if (arm, name) == ("numpy", "a")] == [
+        "make", "first", "calibrate", "drop",
+    ]  # fmt: skip
+    assert status(results, "a") == ("ok", "")
+    assert status(results, "b", "numpy") == ("ok", "")  # 300 times: it gets the few calls it needs
+    run = results.of("b", "numpy")
+    assert run is not None
+    assert all(
+        rounds == (pytest.approx((0.3,)),)
+        for rounds in (g for s in run.series for g in s.values if s.metric == "wall")
+        if rounds
+    )
+    assert status(results, "c", "numpy") == ("ok", "")  # 510 times, but short
+
+
+def test_a_first_call_that_does_not_end_takes_its_share_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, results = simulated(
+        monkeypatch, lambda case, arm, call: 1e9 if (case, arm) == ("b", "numpy") else 1e-3, machine={"noise": 0.0}
+    )
+    # Of 60 s for five cases on two contenders a quarter: 15 s, of which making it took 10 ms.
+    assert status(results, "b", "numpy") == (
+        "too slow",
+        "stopped: it took more than 15 s in all (14,990× a call of tritium)",
+    )
+    assert {status(results, name, arm) for name in "abc" for arm in BOTH if (name, arm) != ("b", "numpy")} == {
+        ("ok", "")
+    }
+    assert processes(results, "b", "tritium") == [0, 1, 2, 3, 4, 5]  # alone, as many as an interval takes
+    assert sum(name == "b" and command == "first" for arm, command, name, _ in machine.log if arm == "numpy") == 1
+
+
+def test_a_contender_whose_calls_do_not_fit_is_stopped_though_nothing_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, results = simulated(monkeypatch, lambda case, arm, call: 4.0, "a", ("tritium",), machine={"noise": 0.0})
+    assert status(results, "a") == ("too slow", "stopped: a call takes 4 s")
+
+
+def test_one_disturbed_call_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calibration of numpy took 0.9 s once; its first call did not."""
+    calls = lambda case, arm, call: 0.9 if (case, arm, call) == ("a", "numpy", 2) else 1e-3
+    _, results = simulated(monkeypatch, calls, "a", machine={"noise": 0.0})
+    assert status(results, "a", "numpy") == ("ok", "")
+
+
+def test_a_cell_keeps_its_samples_when_a_later_process_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call_s(case: str, arm: str, call: int) -> float:
+        return 1e9 if (case, arm) == ("a", "numpy") and machine.processes("numpy") == 3 else 1e-3
+
+    machine = Machine(call_s).install(monkeypatch, ENVIRONMENT)
+    results = measure(cases("a"), arms(BOTH), QUICK)
+    assert status(results, "a", "numpy") == ("ok", "")
+    assert processes(results, "a", "numpy")[:3] == [0, 1, 3]
+    assert processes(results, "a", "tritium")[:3] == [0, 1, 2]
+
+
+def test_what_the_time_did_not_suffice_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, results = simulated(
+        monkeypatch, lambda case, arm, call: 1e-3, plan=replace(QUICK, budget_s=2), machine={"start_s": 1.7}
+    )
+    ended = [run for run in results if run.status == "interrupted"]
+    assert ended
+    assert {run.reason for run in ended} == {"the 2 s of the run ended before the first sample"}
+    assert machine.now - 1000 == pytest.approx(1.8)  # a tenth is left for the page
+    _, nothing = simulated(
+        monkeypatch, lambda case, arm, call: 1e-3, plan=replace(QUICK, budget_s=2), machine={"start_s": 9.0}
+    )
+    assert {run.status for run in nothing} == {"interrupted"}
+    assert nothing.plan.generations == 1
+
+
+def test_what_was_spent_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, _ = simulated(monkeypatch, lambda case, arm, call: 1e-3, machine={"noise": 0.5}, spent_s=40)
+    assert machine.now - 1000 == pytest.approx(15, abs=1.5)
+
+
+def test_a_plan_that_gates_measures_every_cell_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(QUICK, gates=True, generations=15, budget_s=600)
+    _, results = simulated(monkeypatch, lambda case, arm, call: 1e-3 if arm == "numpy" else 2e-3, plan=plan)
+    assert {len(processes(results, name, arm)) for name in "abc" for arm in BOTH} == {15}
+
+
+def test_processes_are_the_most_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, _ = simulated(
+        monkeypatch, lambda case, arm, call: 1e-3, plan=replace(QUICK, generations=4), machine={"noise": 0.5}
+    )
+    assert machine.processes("numpy") == 4
+
+
+def test_a_worker_that_does_not_start_in_the_time_left_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, results = simulated(
+        monkeypatch, lambda case, arm, call: 1e-3, plan=replace(QUICK, budget_s=1), machine={"start_s": 5.0}
+    )
+    assert {run.status for run in results} == {"interrupted"}
+
+
+def test_progress_tells_the_time_used_of_the_budget_and_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, str]] = []
+    simulated(
+        monkeypatch,
+        lambda case, arm, call: 1e-3,
+        progress=lambda *line: seen.append(line),
+        spent_s=3.0,
+        machine={"start_s": 2.0},
+    )
+    assert seen[0] == (0, 52_000, "looking at the machine")  # 60 s, of which 3 are spent, and 5 are for the page
+    done, total, what = seen[1]
+    assert (done, total) == (4000, 52_000)
+    assert what.endswith(" (process 1)")
+    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
+
+
+def test_a_budget_is_resumed_with_what_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Bench.generation
+
+    def interrupted(self: Any, number: int) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+        whole(self, number)
+
+    journal, fast = tmp_path / "journal", lambda case, arm, call: 1e-3 if arm == "numpy" else 2e-3
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "generation", interrupted)
+        _, first = simulated(patch, fast, journal=journal)
+    assert not first.complete
+    _, second = simulated(monkeypatch, fast, journal=journal, resume=True)
+    assert processes(second, "a", "numpy") == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_a_real_contender_that_hangs_is_stopped_and_the_rest_is_measured() -> None:
+    plan = replace(QUICK, rounds=2, batches=2, least_batch_s=1e-4, canary=False, budget_s=12)
+    results = measure([case("hanging"), case("add"), case("larger", n=5000)], [TRITIUM, OTHER], plan)
+    assert status(results, "hanging")[0] == "too slow"
+    assert status(results, "add") == status(results, "add", "other") == ("ok", "")
+    assert results.elapsed_s < 13

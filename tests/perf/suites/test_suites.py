@@ -12,6 +12,7 @@ import pytest
 import tritium as tt
 from made_results import results
 from null import Null
+from tritium import backends
 from tritium.errors import ArgumentError
 from tritium.perf.engine.worker import checked, resolve
 from tritium.perf.records.run import PLANS, Plan, Run
@@ -236,6 +237,42 @@ def test_the_line_for_who_waits_names_cases_arms_and_processes() -> None:
         found.summary(Plan(generations=15, rounds=3))
         == "5 cases on tritium, numpy: 15 fresh processes each, 3 rounds interleaved"
     )
+
+
+def test_a_line_for_who_has_a_budget_names_the_time() -> None:
+    found = grid("regression", defaults("regression")).summary(Plan(generations=28, rounds=3, budget_s=90))
+    assert found == "5 cases on tritium, numpy: within 90 s, at most 28 fresh processes each, 3 rounds interleaved"
+
+
+@pytest.mark.parametrize(
+    ("more", "peers", "requested"),
+    [
+        ({}, None, ()),
+        ({}, ("numpy",), ("numpy",)),
+        ({}, ("np", "reference"), ("numpy", "reference")),
+        ({"devices": ["cpu"]}, None, ("tritium",)),
+        ({"devices": ["cpu", "far"]}, ("none",), ("tritium", "tritium:far")),
+        (
+            {"devices": ["cpu", "cpu:reference", "cuda"]},
+            ("numpy",),
+            ("tritium", "reference", "numpy"),
+        ),  # cuda is not here
+        ({"config": '{"devices": ["cpu", "far"]}'}, None, ("tritium", "tritium:far")),
+        ({"config": '{"operations": ["add"]}'}, None, ()),
+    ],
+)
+def test_contenders_are_requested_by_the_caller_or_a_file_and_not_because_they_are_here(
+    more: dict[str, Any], peers: tuple[str, ...] | None, requested: tuple[str, ...], tmp_path: Path
+) -> None:
+    backends.register("far", Null)
+    try:
+        if "config" in more:
+            (tmp_path / "bench.json").write_text(more["config"])
+            more = {"config": tmp_path / "bench.json"}
+        options = suites.options_of("compare", **more).changed(peers=peers, operations=("add",))
+        assert suites.grid(options).requested == requested
+    finally:
+        backends.unregister("far")
 
 
 # ---- metrics

@@ -357,8 +357,39 @@ def test_the_same_results_give_the_same_page() -> None:
     ("generations", "said"), [(2, "50 % intervals"), (4, "88 % intervals"), (8, "95 % intervals"), (1, "One process")]
 )
 def test_the_legend_says_how_sure_the_intervals_are(generations: int, said: str) -> None:
-    given = replace(found(), plan=replace(found().plan, generations=generations))
-    assert said in pages.page(given)
+    assert said in pages.page(found(generations=generations))
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "said"),
+    [
+        (6, 14, "95 % intervals over 6 to 14 processes."),
+        (2, 14, "95 % intervals over 2 to 14 processes, less sure over fewer than 6."),
+        (3, 5, "94 % intervals over 3 to 5 processes, less sure over fewer than 6."),
+        (5, 5, "94 % intervals over 5 processes."),
+        (1, 4, "88 % intervals over 1 to 4 processes, less sure over fewer than 6."),
+        (1, 1, "One process for each contender: the intervals leave out variance between processes."),
+    ],
+)
+def test_the_legend_counts_the_processes_of_cells_that_were_dealt_different_numbers(
+    few: int, many: int, said: str
+) -> None:
+    given = found(generations=many)
+    run = next(r for r in given.runs if r.arm == "numpy")
+    wall = replace(run.series[0], values=((), *run.series[0].values[: few - 1], run.series[0].values[-1]))
+    stopped = replace(run, case="stopped", status="too slow", series=())
+    changed = replace(given, runs=(*(replace(r, series=(wall,)) if r is run else r for r in given.runs), stopped))
+    assert pages.page(changed).count(said) == 1
+
+
+def test_what_is_too_slow_has_its_reason_below_the_table() -> None:
+    runs = tuple(
+        replace(r, status="too slow", reason="stopped: a call takes 2 s (880× a call of tritium)", series=())
+        if r.arm == "numpy" and r.case == "matmul 64x64 f32" else r for r in found().runs
+    )  # fmt: skip
+    given = replace(found(), runs=runs)
+    assert row(tables.comparison(given), "matmul 64x64 f32")["vs numpy"] == "too slow"
+    assert "numpy: too slow: matmul 64x64 f32: stopped: a call takes 2 s (880× a call of tritium)" in pages.page(given)
 
 
 # ---- the verdict in one sentence

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.meters.absent import Absent
@@ -74,7 +75,8 @@ def _one(process: Process, case: Case, arm: Arm, folder: Path) -> Series:
     """Return the instructions of one case: those of a few calls, less those of none."""
     recipe = {"target": case.recipe.target, "arguments": dict(case.recipe.arguments), "candidate": arm.candidate}
     totals: list[int] = []
-    for request in ({"do": "make", "check": False, **recipe}, *({"do": "marked", "calls": n} for n in (0, CALLS))):
+    once: list[dict[str, Any]] = [{"do": "make", **recipe}, {"do": "first", "check": False}]
+    for request in (*once, *({"do": "marked", "calls": n} for n in (0, CALLS))):
         answer = process.ask(CASE_S, CASE_S, case=case.name, **request)
         if answer["status"] != "ok":
             return not_measured(METRIC, "1", f"in valgrind it {answer['status']}: {answer['reason']}", SOURCE)

@@ -7,11 +7,15 @@ take turns, every arm once in a round, in an order that is random and then rever
 that is not at work is stopped. The number of calls in a batch and of batches before the first sample is found in the
 first generation and then kept. A case that hangs, crashes or runs out of memory is one run with that status; its
 worker is replaced and the suite goes on.
+
+With a budget, a generation measures the cells that `dealing` names, and none is begun after the deadline. A contender whose calls
+do not fit into the time is stopped: an outcome, not a failure.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import time
@@ -25,12 +29,13 @@ from typing import Any
 
 from tritium.arguments import checked
 from tritium.errors import ArgumentError, SaveError
-from tritium.machine.facts import digest, usable_threads
-from tritium.perf.engine.process import GoneError, Process
+from tritium.machine.facts import digest, seconds_text, usable_threads
+from tritium.perf.engine.dealing import CellName, deal, process_ratios, processes_needed
+from tritium.perf.engine.process import START_S, GoneError, Process
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Arm, Case, Work
 from tritium.perf.records.environment import command_line, this_environment
-from tritium.perf.records.run import PLANS, Flag, Plan, Results, Run, Series, Status, Values
+from tritium.perf.records.run import LEAST_PROCESSES, PLANS, Flag, Plan, Results, Run, Series, Status, Values
 from tritium.perf.stats.estimates import MODES, mvalue, steady
 from tritium.perf.store import results as store
 from tritium.perf.work.canary import canaries, is_canary
@@ -61,6 +66,10 @@ CANARY_ROUNDS = 6
 PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
 MEMORY_GENERATIONS = 3  # memory is read in the first ones only
 ENERGY_S = 1.0
+TOO_SLOW = 500  # times the fastest call of a case: a contender whose calls are long too is stopped
+MOST_SHARE, MOST_CELLS = 0.25, 4  # of a budget, for one cell in one process: what so many cells would have
+AFTER_S, AFTER_SHARE = 5.0, 0.1  # of a budget, at most, to compare the results, print them and write a page
+CALLS_LEFT = 3  # of a long call after calibration: warm-up, one batch, memory
 
 
 # ---- cells: one case on one arm while it is measured
@@ -104,12 +113,12 @@ class Cell:
         self.series[metric] = self.series.get(metric, {}) | details
 
 
-def run_of(case: Case, arm: Arm, cell: Cell, threads: int) -> Run:
-    """Return the run of a cell, as results hold it."""
+def run_of(case: Case, arm: Arm, cell: Cell, threads: int, ended: str = "ended") -> Run:
+    """Return the run of a cell, as results hold it; `ended`: why one without a sample has none."""
     series = [*_clocks(cell), *(_other(m, details, cell) for m, details in cell.series.items())]
     status, reason = cell.status, cell.reason
     if status == "ok" and not series:
-        status, reason = "interrupted", "ended before the first sample"
+        status, reason = "interrupted", f"{ended} before the first sample"
     context = replace(
         case.context, threads=threads, optimisation=arm.optimisation or case.context.optimisation,
         device=arm.candidate.partition(":")[2] or case.context.device,
@@ -160,7 +169,7 @@ def _frozen(values: list[list[list[float]]]) -> Values:
     return tuple(tuple(tuple(b) for b in g) for g in values)
 
 
-Cells = dict[tuple[str, str], Cell]
+Cells = dict[CellName, Cell]
 
 
 @checked
@@ -177,28 +186,30 @@ def measure(
     journal: Path | None = None,
     resume: bool = False,
     options: dict[str, Any] | None = None,
+    spent_s: float = 0.0,
 ) -> Results:
     """Measure every case on every arm. Ctrl-C ends it early: what was measured until then is in the results.
 
     `journal` is a file to which each generation is written when it is done; with `resume` the ones in it are not measured
-    again. `options` go to the energy meter.
+    again. `options` go to the energy meter. `spent_s` of the plan's budget are spent already.
     """
-    threads = plan.threads or _usable()
+    threads = plan.threads or usable_threads()
     _check(cases, arms, plan, threads)
     began = time.monotonic()
+    every = [*cases, *(canaries() if plan.canary else ())]
+    bench = Bench(every, arms, plan, threads, progress, options or {}, spent_s)
+    bench.report("looking at the machine")
     environment = this_environment(threads)
     created = records.utc_now()
-    every = [*cases, *(canaries() if plan.canary else ())]
-    bench = Bench(every, arms, plan, threads, progress, options or {})
     complete = True
     all_notes = list(notes)
     where = [environment.hard.key, environment.commit, environment.dirty, environment.tritium, environment.packages]
     what = [records.plain(x) for x in (plan, every, list(arms), options or {})]
     log = _opened(journal, digest([where, what, threads]), bench, resume, all_notes)
     try:
-        for number in range(bench.done, plan.generations):
-            bench.generation(number)
-            if log is not None and not _journalled(log, bench, number, all_notes):
+        while bench.choose():
+            bench.generation(bench.done)
+            if log is not None and not _journalled(log, bench, bench.done - 1, all_notes):
                 log = None
     except KeyboardInterrupt:
         complete = False
@@ -207,7 +218,10 @@ def measure(
         bench.end()
         if log is not None:
             log.close()
-    runs = bench.runs()
+    ended = "ended"
+    if plan.budget_s is not None and complete:
+        ended, plan = f"the {plan.budget_s:g} s of the run ended", replace(plan, generations=max(1, bench.done))
+    runs = bench.runs(ended)
     if "instructions" in plan.metrics and complete:
         from tritium.perf.engine import callgrind  # of these measurements alone
 
@@ -281,10 +295,6 @@ def broken_into(stolen: float, switches: int, batches: int) -> bool:
     return stolen > STOLEN or switches > SWITCHES * batches
 
 
-def _usable() -> int:
-    return usable_threads()
-
-
 def _check(cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int) -> None:
     for what, names in (("case", [c.name for c in cases]), ("arm", [a.name for a in arms])):
         if not names:
@@ -295,8 +305,8 @@ def _check(cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int)
     for name in ("generations", "rounds", "batches"):
         if getattr(plan, name) < 1:
             raise ArgumentError(f"measure: {name} must be 1 or more, given {getattr(plan, name)}.")
-    if not 1 <= threads <= _usable():
-        raise ArgumentError(f"measure: {threads} threads were asked; this process may use 1 to {_usable()}.")
+    if not 1 <= threads <= usable_threads():
+        raise ArgumentError(f"measure: {threads} threads were asked; this process may use 1 to {usable_threads()}.")
 
 
 class Bench:
@@ -304,7 +314,7 @@ class Bench:
 
     def __init__(
         self, cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int, progress: Progress | None,
-        energy: dict[str, Any],
+        energy: dict[str, Any], spent_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.cases, self.arms, self.plan, self.threads, self.energy = list(cases), list(arms), plan, threads, energy
         self.progress = progress
@@ -314,29 +324,71 @@ class Bench:
         self.done = 0
         allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self.cpus = allowed[-threads:] if threads < len(allowed) else []
-        self.spent: dict[str, float] = {}  # seconds of each arm, for the case at hand in this generation
+        budget_s = math.inf if plan.budget_s is None else plan.budget_s
+        self.began = time.monotonic()
+        self.deadline = self.began + budget_s - spent_s - min(AFTER_S, AFTER_SHARE * budget_s)
+        self.most_s = budget_s * min(MOST_SHARE, MOST_CELLS / len(self.cells))
+        self.share_s = budget_s / (LEAST_PROCESSES * len(self.cells))
+        self.slow_s = min(plan.slow_s, self.share_s / (plan.rounds * plan.batches))  # longer calls are taken one by one
+        self.start_s: dict[str, float] = {}  # of a process of each arm with its canaries, as last seen
+        self.cell_s: dict[CellName, float] = {}  # of a cell in one process
+        self.chosen: set[CellName] = set(self.cells)  # of this generation
+        self.spent: dict[str, float] = {}  # seconds of each arm in the case at hand; inf: its worker is gone
+
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def report(self, what: str, done: int = 0) -> None:
+        """Report progress: of the cells of all generations, or of the time until the deadline."""
+        total = len(self.cases) * self.plan.generations
+        if self.plan.budget_s is not None:
+            done, total = (round(1000 * (t - self.began)) for t in (time.monotonic(), self.deadline))
+        if self.progress is not None:
+            self.progress(done, total, what)
 
     # ---- generations
+
+    def choose(self) -> bool:
+        """Choose the cells of the next generation; return False if there is none, or no time for one.
+
+        Where verdicts of the plan may fail a gate, every cell needs all processes: later runs are compared with it.
+        """
+        if self.plan.budget_s is None or self.left_s() <= 0:
+            return self.done < self.plan.generations and self.left_s() > 0
+        needed: dict[CellName, int] = {}
+        first: dict[str, str] = {}
+        for case in (c.name for c in self.cases if not is_canary(c.name)):
+            usable = {a.name: cell for a in self.arms if (cell := self.cells[case, a.name]).status == "ok"}
+            walls = {arm: cell.values.get("wall", []) for arm, cell in usable.items()}
+            for arm in [*walls][1:] or walls:
+                first[case] = next(iter(walls))
+                most = self.plan.generations - sum(map(bool, walls[arm]))
+                ratios = process_ratios(walls[first[case]], walls[arm])
+                needed[case, arm] = most if self.plan.gates else min(most, processes_needed(ratios))
+        chosen = deal(needed, first, self.start_s, self.cell_s, self.left_s())
+        self.chosen = chosen | {(c.name, arm) for c in self.cases if is_canary(c.name) for _, arm in chosen}
+        return bool(chosen)
 
     def generation(self, number: int) -> None:
         """Every case on every arm, in fresh processes."""
         rng = random.Random(f"{self.plan.seed} {number}")
-        order = rng.sample(self.cases, len(self.cases))
+        cases = [c for c in self.cases if any((c.name, a.name) in self.chosen for a in self.arms)]
+        order = rng.sample(cases, len(cases))
+        last = f" of {self.plan.generations}" if self.plan.budget_s is None else ""
         self._start(self.arms, rng)
         for i, case in enumerate(order):
-            if self.progress is not None:
-                whole = len(order) * self.plan.generations
-                what = f"{case.name} (process {number + 1} of {self.plan.generations})"
-                self.progress(number * len(order) + i, whole, what)
+            if self.left_s() <= 0:
+                break
+            self.report(f"{case.name} (process {number + 1}{last})", number * len(order) + i)
             self._case(case, number, rng)
         self.end()
         self.done = number + 1
 
     def _start(self, arms: Sequence[Arm], rng: random.Random) -> None:
         """Workers start side by side; the first command waits for all."""
-        started = []
+        started, began = [], time.monotonic()
         for arm in arms:
-            if not any(self.cells[c.name, arm.name].status == "ok" for c in self.cases):
+            if not any(self.cells[cell].status == "ok" for cell in self.chosen if cell[1] == arm.name):
                 continue
             try:
                 self.workers[arm.name] = Process(arm, threads=self.threads, cpus=self.cpus, rng=rng)
@@ -345,10 +397,13 @@ class Bench:
                 self._fail_all(arm, f"{arm.python} could not be started: {error}")
         for arm in started:
             try:
-                self.workers[arm.name].wait_until_ready()
+                self.workers[arm.name].wait_until_ready(min(START_S, max(0.0, self.left_s())))
             except (GoneError, TimeoutError) as gone:
                 self.workers.pop(arm.name).kill()
-                self._fail_all(arm, str(gone) or "the worker did not start in time")
+                if isinstance(gone, GoneError) or self.left_s() > 0:
+                    self._fail_all(arm, str(gone) or "the worker did not start in time")
+        for arm in started:
+            self.start_s[arm.name] = (time.monotonic() - began) / len(started)
 
     def end(self) -> None:
         """No worker outlives its generation."""
@@ -359,20 +414,24 @@ class Bench:
                 del self.workers[name]
 
     def _ask(self, case: Case, arm: Arm, rng: random.Random, **request: Any) -> dict[str, Any] | None:
-        """A command to the worker of an arm; None when the cell failed by it. A worker that died is replaced."""
-        worker = self.workers.get(arm.name)
-        if worker is None:
+        """A command to the worker of an arm; None when it has no answer. A worker that died is replaced."""
+        worker, spent = self.workers.get(arm.name), self.spent.get(arm.name, 0.0)
+        if worker is None or math.isinf(spent):
             return None
-        limit = case.timeout_s if case.timeout_s is not None else self.plan.timeout_s
-        began = time.monotonic()
+        timeout_s = case.timeout_s if case.timeout_s is not None else self.plan.timeout_s
+        limit, began = min(timeout_s, self.most_s), time.monotonic()
         try:
-            answer = worker.ask(limit - self.spent.get(arm.name, 0.0), limit, case=case.name, **request)
+            answer = worker.ask(min(limit - spent, self.left_s()), limit, case=case.name, **request)
         except GoneError as gone:
-            self._fail(case, arm, gone.status, gone.reason)
             del self.workers[arm.name]
+            self.spent[arm.name] = math.inf
+            if gone.status != "timed out" or (limit == timeout_s and self.left_s() > 0):
+                self._fail(case, arm, gone.status, gone.reason)
+            elif self.left_s() > 0:
+                self._stop(case, arm, str(gone), limit - spent if request["do"] == "first" else 0.0)
             self._start([arm], rng)
             return None
-        self.spent[arm.name] = self.spent.get(arm.name, 0.0) + time.monotonic() - began
+        self.spent[arm.name] = spent + time.monotonic() - began
         if answer["status"] != "ok":
             self._fail(case, arm, answer["status"], answer["reason"])
             return None
@@ -391,35 +450,63 @@ class Bench:
 
     def _case(self, case: Case, number: int, rng: random.Random) -> None:
         self.spent.clear()
-        arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
+        arms = self._due(case, number)
         rng.shuffle(arms)
         arms = [a for a in arms if self._make(case, a, rng)]
         if any(self.cells[case.name, a.name].calls == 0 for a in arms):
             self._calibrate(case, arms, rng)
+            self._stop_slow(case, arms)
         self._warm(case, arms, number, rng)
-        self._rounds(case, number, rng)
+        self._rounds(case, arms, number, rng)
         for arm in self.arms:
             cell = self.cells[case.name, arm.name]
             if arm in arms and cell.status == "ok":
                 self._other_metrics(case, arm, cell, number, rng)
-            if arm in arms and arm.name in self.workers and cell.status == "ok":
+            if arm in arms:
                 self._ask(case, arm, rng, do="drop")
+        for name, spent_s in self.spent.items():
+            if is_canary(case.name):
+                self.start_s[name] += min(spent_s, self.most_s)
+            else:
+                self.cell_s[case.name, name] = min(spent_s, self.most_s)
 
-    def _due(self, cell: Cell, number: int) -> bool:
-        """Very slow cells are measured in every third generation only, unless a gate needs them all."""
-        return cell.status == "ok" and (self.plan.gates or cell.each_s < 10 * self.plan.slow_s or number % 3 == 0)
+    def _due(self, case: Case, number: int) -> list[Arm]:
+        """The arms of a case in a generation: very slow ones in every third only, unless a gate needs them all or a budget chooses."""
+        every = self.plan.gates or self.plan.budget_s is not None or number % 3 == 0
+        cells = [(arm, self.cells[case.name, arm.name]) for arm in self.arms if (case.name, arm.name) in self.chosen]
+        return [arm for arm, cell in cells if cell.status == "ok" and (every or cell.each_s < 10 * self.plan.slow_s)]
+
+    def _stop(self, case: Case, arm: Arm, why: str, call_s: float) -> None:
+        """End an arm in a case because a call takes so long or longer, unless it has samples already."""
+        cell = self.cells[case.name, arm.name]
+        if not any(cell.values.get("wall", ())):
+            self._fail(case, arm, "too slow", f"stopped: {why}")
+            cell.each_s = call_s
+
+    def _stop_slow(self, case: Case, arms: Sequence[Arm]) -> None:
+        """Stop arms whose calls are long and very much slower than the fastest, or do not fit into what a cell may take.
+
+        The shorter of two calls counts: one may be disturbed. Without a budget nothing is stopped.
+        """
+        cells = {a: self.cells[case.name, a.name] for a in arms if self.spent[a.name] < self.most_s}
+        each_s = {arm: min(cell.each_s, cell.first_call_s or math.inf) for arm, cell in cells.items()}
+        for arm, each in each_s.items() if self.plan.budget_s is not None else ():
+            is_slow = each > self.slow_s and each > TOO_SLOW * min(each_s.values())
+            if is_slow or CALLS_LEFT * each > self.most_s - self.spent[arm.name]:
+                self._stop(case, arm, f"a call takes {seconds_text(each)}", each)
 
     def _make(self, case: Case, arm: Arm, rng: random.Random) -> bool:
         cell = self.cells[case.name, arm.name]
         answer = self._ask(
             case, arm, rng, do="make", target=case.recipe.target, arguments=dict(case.recipe.arguments),
-            candidate=arm.candidate, check=not cell.checked,
+            candidate=arm.candidate,
         )  # fmt: skip
-        if answer is None:
+        first = self._ask(case, arm, rng, do="first", check=not cell.checked) if answer is not None else None
+        if answer is None or first is None:
             return False
         cell.make_s = min(cell.make_s, answer["make_s"])  # the first one imports
         if not cell.checked:
-            cell.checked, cell.first_call_s, cell.facts = answer["checked"], answer["first_call_s"], answer["facts"]
+            cell.checked, cell.first_call_s, cell.facts = first["checked"], first["first_call_s"], answer["facts"]
             cell.work = answer.get("work")
         return True
 
@@ -435,30 +522,25 @@ class Bench:
             others = [self.cells[case.name, a.name] for a in arms]
             alike = [c for c in others if max(c.each_s, cell.each_s) <= ALIKE * min(c.each_s, cell.each_s)]
             cell.calls = max(c.calls for c in alike)
-            few = cell.each_s > self.plan.slow_s
-            cell.rounds = (
-                1 if few else min(self.plan.rounds, CANARY_ROUNDS if is_canary(case.name) else self.plan.rounds)
-            )
+            most = min(self.plan.rounds, CANARY_ROUNDS) if is_canary(case.name) else self.plan.rounds
+            cell.rounds = 1 if cell.each_s > self.slow_s else most
 
     def _warm(self, case: Case, arms: Sequence[Arm], number: int, rng: random.Random) -> None:
         """The same number of batches for every arm: the most that any needed to become steady, found once.
 
-        Where a call takes long, one is enough in the generations after the first.
+        Where a call takes long, an arm has what it needed itself, and one call in the generations after the first.
         """
+        arms = [a for a in arms if self.cells[case.name, a.name].status == "ok"]
         cells = {a.name: self.cells[case.name, a.name] for a in arms}
         warmup = max((c.warmup for c in cells.values()), default=0)
-        if number and warmup and any(c.each_s > self.plan.slow_s for c in cells.values()):
-            for arm in arms:
-                self._ask(case, arm, rng, do="batches", calls=1, batches=1, before=0, renew=0)
-            return
         seen: dict[str, list[float]] = {name: [] for name in cells}
 
-        def more(arm: Arm, batches: int) -> None:
+        def more(arm: Arm, batches: int) -> bool:
             cell = cells[arm.name]
             calls = max(1, cell.calls // WARM_SHARE)
             answer = self._ask(case, arm, rng, do="batches", calls=calls, batches=batches, before=0, renew=0)
-            if answer is not None:
-                seen[arm.name] += answer["wall"]
+            seen[arm.name] += answer["wall"] if answer is not None else []
+            return answer is not None
 
         if not warmup:
             warmup = self.plan.warmup_batches or 0
@@ -466,29 +548,33 @@ class Bench:
                 needed = self._until_steady(cells[arm.name], seen[arm.name], partial(more, arm))
                 warmup = max(warmup, needed)
         for arm in arms:
-            if cells[arm.name].status == "ok" and len(seen[arm.name]) < warmup:
-                more(arm, warmup - len(seen[arm.name]))
-            cells[arm.name].warmup = warmup
+            cell = cells[arm.name]
+            due = max(bool(number), len(seen[arm.name])) if cell.each_s > self.slow_s else warmup
+            if cell.status == "ok" and len(seen[arm.name]) < due:
+                more(arm, due - len(seen[arm.name]))
+            cell.warmup = max(cell.warmup, due)
 
-    def _until_steady(self, cell: Cell, seen: list[float], more: Callable[[int], None]) -> int:
+    def _until_steady(self, cell: Cell, seen: list[float], more: Callable[[int], bool]) -> int:
         """Warm-up batches until two windows agree; the cell is marked when they never do."""
         each = cell.each_s * max(1, cell.calls // WARM_SHARE)
         window = WINDOW if each < self.plan.slow_s / WARM_SHARE else SLOW_WINDOW
+        if 2 * window * each > self.share_s:  # too long to look for a steady state within the budget
+            more(1)
+            return len(seen)
         whole = self.plan.generations * cell.rounds * self._batches(cell) * cell.each_s * cell.calls
         most = max(2 * window, int(WARM_CAP * whole / max(each, 1e-9)))
-        more(2 * window)
-        while cell.status == "ok" and steady(seen, window=window, doubt=DOUBT) is None:
+        going = more(2 * window)
+        while going and steady(seen, window=window, doubt=DOUBT) is None:
             if len(seen) + window > most:
                 cell.steady = False
                 break
-            more(window)
+            going = more(window)
         return len(seen)
 
     def _batches(self, cell: Cell) -> int:
-        return 1 if cell.each_s > self.plan.slow_s else self.plan.batches
+        return 1 if cell.each_s > self.slow_s else self.plan.batches
 
-    def _rounds(self, case: Case, number: int, rng: random.Random) -> None:
-        arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
+    def _rounds(self, case: Case, arms: list[Arm], number: int, rng: random.Random) -> None:
         rng.shuffle(arms)
         samples: dict[str, dict[str, list[list[float]]]] = {a.name: {m: [] for m in CLOCKS} for a in arms}
         repeats = 0
@@ -522,7 +608,7 @@ class Bench:
             cell = self.cells[case.name, arm.name]
             if cell.status != "ok":
                 continue
-            before = 1 + cell.calls // 2  # another arm has had the caches since
+            before = 0 if cell.each_s > self.slow_s else 1 + cell.calls // 2  # another arm has had the caches since
             pad = rng.randrange(1, PADDING) if renew else 0
             answer = self._ask(
                 case, arm, rng, do="batches", calls=cell.calls, batches=self._batches(cell), before=before, renew=pad
@@ -569,5 +655,15 @@ class Bench:
             self.cells[case, arm] = records.read(Cell, cell, f"journal.{case}.{arm}")
         self.done = record["number"] + 1
 
-    def runs(self) -> tuple[Run, ...]:
-        return tuple(run_of(c, a, self.cells[c.name, a.name], self.threads) for c in self.cases for a in self.arms)
+    def runs(self, ended: str = "ended") -> tuple[Run, ...]:
+        """The runs of all cells; `ended`: why those without a sample have none. What was stopped says how slow it is."""
+        runs = []
+        for case in self.cases:
+            cells = {a: self.cells[case.name, a.name] for a in self.arms}
+            timed = [(c.each_s, a.name) for a, c in cells.items() if c.status == "ok" and c.each_s]
+            for arm, cell in cells.items():
+                if cell.status == "too slow" and cell.each_s and timed:
+                    least_s, fastest = min(timed)
+                    cell.reason += f" ({cell.each_s / least_s:,.0f}× a call of {fastest})"
+                runs.append(run_of(case, arm, cell, self.threads, ended))
+        return tuple(runs)

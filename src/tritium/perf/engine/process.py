@@ -73,6 +73,7 @@ class Process:
         self.stopped = False
         self._send({
             "parent": os.getpid(), "cpus": list(cpus), "threads": threads, "memory": int(free_memory() * 0.9),
+            "candidate": arm.candidate,
         })  # fmt: skip
 
     def wait_until_ready(self, start_s: float = START_S) -> None:

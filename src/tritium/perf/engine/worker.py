@@ -85,7 +85,7 @@ class Worker:
         return {"status": "ok"} | answer
 
     def do_make(self, request: Request) -> Answer:
-        """Follow a recipe, call it once, and check the answer when asked to."""
+        """Follow a recipe."""
         recipe = resolve(request["target"])
         self.candidate = request["candidate"]
         again = partial(recipe, request["candidate"], **request["arguments"])
@@ -94,19 +94,22 @@ class Worker:
         took = (perf_counter_ns() - start) / 1e9
         if self.candidate in INFERRING:
             importlib.import_module("torch").set_grad_enabled(False)  # for good: this process only measures
+        self.made[request["case"]], self.again[request["case"]] = case, again
+        answer: Answer = {"make_s": took, "facts": dict(case.facts)}
+        if case.work is not None:
+            answer["work"] = {k: v.item() if hasattr(v, "item") else v for k, v in asdict(case.work).items()}
+        return answer
+
+    def do_first(self, request: Request) -> Answer:
+        """Call a case for the first time, and check the answer when asked to."""
+        case = self.made[request["case"]]
         start = perf_counter_ns()
         result = case.call()
         if case.wait is not None:
             case.wait(result)
         first = (perf_counter_ns() - start) / 1e9
         gc.collect()  # the collector stays off while batches are timed, for every arm alike
-        self.made[request["case"]], self.again[request["case"]] = case, again
-        answer: Answer = {"first_call_s": first, "make_s": took, "facts": dict(case.facts)}
-        if case.work is not None:
-            answer["work"] = {k: v.item() if hasattr(v, "item") else v for k, v in asdict(case.work).items()}
-        if request["check"]:
-            answer |= checked(case, result)
-        return answer
+        return {"first_call_s": first} | (checked(case, result) if request["check"] else {})
 
     def do_calibrate(self, request: Request) -> Answer:
         """Return the calls of a batch of at least so many seconds, and the seconds of one."""
@@ -313,6 +316,15 @@ def load_perf() -> None:
         spec.loader.exec_module(module)
 
 
+def preload(candidate: str) -> None:
+    """Import the library of a candidate: workers that start side by side share the wait, and the collector skips what is there then.
+
+    Where it cannot be imported, the recipes that need it say so.
+    """
+    with contextlib.suppress(Exception):
+        importlib.import_module("tritium.perf.work.libraries").library_of(candidate)
+
+
 def main() -> None:
     commands, answers = os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb", 0)
 
@@ -327,6 +339,7 @@ def main() -> None:
     settle(options)
     try:
         load_perf()
+        preload(options["candidate"])
         pin(options["cpus"])
     except Exception as error:
         tell({"status": "failed", "reason": f"{type(error).__name__}: {error}"})

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from tritium.arguments import checked_class
 from tritium.errors import ArgumentError, nearest
 from tritium.perf.amounts import many, verb
-from tritium.perf.records.run import STEADY, Results, Run
+from tritium.perf.records.run import EXCUSED, STEADY, Results, Run
 from tritium.perf.work.canary import is_canary
 
 Outcome = Literal["SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER", "EQUIVALENT"]
@@ -38,7 +38,7 @@ EXIT_CODES: dict[Status, int] = {
     "Inconclusive": INCONCLUSIVE,
     "NotComparable": NOT_COMPARABLE,
 }
-# Of compare and bench, which judge nothing: 0 where every cell was measured or skipped, and
+# Of compare and bench, which judge nothing: 0 where every cell was measured, skipped or stopped as too slow, and
 FAILED_CELLS = REGRESSION  # some cell failed: its measurement is lost, as in a gate
 NOTHING_MEASURED = USAGE  # not one cell was measured: this command cannot work here
 ALLOWED: dict[str, Status] = {
@@ -234,19 +234,23 @@ def no_baseline(base: str, why: str, **fields: object) -> Suite:
     return Suite((), "NoBaseline", NO_BASELINE, counts, base=base, notes=(why,), **fields)  # type: ignore[arg-type]
 
 
-def failed_cells(results: Results) -> tuple[Run, ...]:
-    """Return the requested cells without a time: crashed, wrong answer, or otherwise ended.
+def failed_cells(results: Results, requested: Sequence[str] = ()) -> tuple[Run, ...]:
+    """Return the cells that lack a time they should have: crashed, wrong answer, or not begun in the time of the run.
 
-    Skipped cells are not among them, nor are canaries, which nobody requested.
+    Skipped cells are not among them, nor are canaries, nor contenders that are too slow, unless they were requested by name
+    and have no time at all.
     """
-    return tuple(r for r in results if r.status not in ("ok", "skipped", "interrupted") and not is_canary(r.case))
+    cells = [run for run in results if not is_canary(run.case)]
+    lost = set(requested) - {run.arm for run in cells if run.status == "ok"}
+    passing = {"ok", *EXCUSED} | ({"interrupted"} if not results.complete else set())
+    return tuple(r for r in cells if r.status not in passing or (r.status == "too slow" and r.arm in lost))
 
 
-def measurement_exit_code(results: Results) -> int:
+def measurement_exit_code(results: Results, requested: Sequence[str] = ()) -> int:
     """Return the exit code of compare and bench. A canary runs everywhere, so its times do not count as a measurement."""
     if not any(run.status == "ok" for run in results if not is_canary(run.case)):
         return NOTHING_MEASURED
-    return FAILED_CELLS if failed_cells(results) else PASS
+    return FAILED_CELLS if failed_cells(results, requested) else PASS
 
 
 def allow(suite: Suite, names: Sequence[str]) -> Suite:

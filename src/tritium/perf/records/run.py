@@ -22,7 +22,8 @@ from tritium.perf.records.environment import Environment
 
 SCHEMA = 1  # a reader refuses a higher one
 
-Status = Literal["ok", "failed", "wrong", "timed out", "crashed", "out of memory", "skipped", "interrupted"]
+Status = Literal["ok", "failed", "wrong", "timed out", "crashed", "out of memory", "skipped", "too slow", "interrupted"]
+EXCUSED = ("skipped", "too slow")  # no time, and no failure
 Kind = Literal["measured", "estimate", "not measured"]
 Values = tuple[tuple[tuple[float, ...], ...], ...]  # generation, round, batch
 
@@ -152,7 +153,7 @@ class Plan:
     """Amount and rules of a measurement."""
 
     name: str = "default"
-    generations: int = 15  # fresh processes
+    generations: int = 15  # fresh processes; with a budget, at most
     rounds: int = 8  # in each generation: every arm once, in random order
     batches: int = 3  # in a row, of one arm in one round; their median is the value of the round
     least_batch_s: float = 0.001
@@ -166,10 +167,12 @@ class Plan:
     slow_s: float = 0.1  # an arm with longer calls gets one batch a round and one round a generation
     canary: bool = True  # measure, in every worker, work that no version changes
     gates: bool = True  # whether verdicts of it may fail a gate
+    budget_s: float | None = None  # of the whole run, dealt to what is undecided; None: every case in every process
 
 
 STEADY = 0.05  # half-width of an interval, and spread of canaries, above which a machine is noisy
 GATING = 14  # fewer processes than this reach no p that a suite needs
+LEAST_PROCESSES = 6  # fewer have no 95 % interval
 IMPORTED = "imported"  # the plan of results that another tool measured
 PLANS = {
     "quick": Plan("quick", generations=8, rounds=3, gates=False),

@@ -125,6 +125,8 @@ def measure_cases(options: Options, cases: list[str]) -> dict[str, Any]:
     if len(chosen) != len(cases):
         missing = next(name for name in cases if name not in {case.name for case in chosen})
         raise ArgumentError(f"the suite {options.suite} has no case {missing!r} on {socket.gethostname()}.")
+    if (budget_s := options.plan.budget_s) is not None:
+        options = options.changed(budget_s=budget_s * len(chosen) / len(grid.cases))
     plain: dict[str, Any] = records.plain(suites.measure(options, replace(grid, cases=tuple(chosen))))
     return plain
 

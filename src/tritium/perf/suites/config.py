@@ -462,6 +462,7 @@ class Options:
     plan: Plan = PLANS["default"]  # duration and rules: generations, threads, seed, metrics …
     energy: EnergyConfig | None = None  # settings of energy readings; None: no readings
     peers: tuple[str, ...] | None = None  # libraries to compare with; None: the suite's
+    named_devices: bool = False  # the devices of `config` were requested, not taken because they are here
     quick: bool = False
     output: Path = Path("results.json")
     resume: bool = False  # continue from the journal beside `output`

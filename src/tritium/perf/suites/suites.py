@@ -19,6 +19,7 @@ from tritium.errors import ArgumentError, nearest
 from tritium.op import OPS
 from tritium.perf.engine import measuring
 from tritium.perf.engine.measuring import Progress
+from tritium.perf.records import json_io
 from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.run import PLANS, Plan, Results
 from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig, Options
@@ -54,6 +55,7 @@ class Suite:
     peers: tuple[str, ...] | None = None  # default libraries to compare with; None: those installed
     listed: bool = False  # its cases are a fixed list with its own sizes
     everywhere: bool = False  # by default on every device present; else on the default device
+    quick_s: float | None = None  # time of a quick run; None: it takes what it takes
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,17 @@ class Grid:
     cases: tuple[Case, ...]
     arms: tuple[Arm, ...]
     notes: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()  # contenders that were named; others are measured because they are here
 
     def summary(self, plan: Plan) -> str:
         """Return one line for a person who waits."""
         contenders = ", ".join(arm.name for arm in self.arms)
         cases, each = len(self.cases), plan.generations
+        processes = f"{each} fresh process{'es' * (each != 1)} each"
+        if plan.budget_s is not None:
+            processes = f"within {plan.budget_s:g} s, at most {processes}"
         return (
-            f"{cases} case{'s' * (cases != 1)} on {contenders}: {each} fresh process{'es' * (each != 1)} each, "
+            f"{cases} case{'s' * (cases != 1)} on {contenders}: {processes}, "
             f"{plan.rounds} round{'s' * (plan.rounds != 1)} interleaved"
         )
 
@@ -274,7 +280,7 @@ LISTED = (
     Suite(
         "compare", "ops x sizes x dtypes x devices", comparison, {"tensor_sizes": (TINY, SMALL, LARGE)},
         {"tensor_sizes": (TINY, MIDDLE), "data_types": ("f32",),
-         "operations": ("matmul", "add", "softmax", "quantize", "bitlinear")}, everywhere=True,
+         "operations": ("matmul", "add", "softmax", "quantize", "bitlinear")}, everywhere=True, quick_s=60.0,
     ),
     Suite(
         "comprehensive", "matrix products, quantisation, BitLinear, activations, memory and workloads", comprehensive,
@@ -386,10 +392,11 @@ def load(path: str | Path) -> list[str]:
 
 def options_of(
     suite: str, *, quick: bool = False, thorough: bool = False, plan: Plan | None = None, config: str | Path | None = None,
-    devices: Sequence[str] | None = None, own: Sequence[str] = (),
+    devices: Sequence[str] | None = None, own: Sequence[str] = (), minutes: float | None = None,
 ) -> Options:  # fmt: skip
     """Return the options of a suite: its defaults and the user's own benchmarks, or the settings of a file."""
     name, energy = suite_named(suite).name, None
+    budget_s = 60 * minutes if minutes is not None else suite_named(suite).quick_s if quick and plan is None else None
     plan = plan or PLANS["quick" if quick else "thorough" if thorough else "default"]
     if name == "energy":
         energy = EnergyConfig.load(config) if config else EnergyConfig()
@@ -400,8 +407,12 @@ def options_of(
         settings = defaults(name, quick, devices)
     if own and not config:
         settings = replace(settings, operations=(*settings.operations, *own))
+    if budget_s is not None:
+        most = plan.generations if plan.gates else PLANS["thorough"].generations
+        plan = replace(plan, budget_s=budget_s, generations=most)
     options = Options(name, settings, replace(plan, metrics=metrics(name, plan, energy)), energy, quick=quick)
-    return options.changed(devices=devices)
+    in_file = config is not None and "devices" in json_io.loads(Path(config).read_bytes(), Path(config).name)
+    return options.changed(devices=devices, named_devices=bool(devices) or in_file)
 
 
 def grid(options: Options) -> Grid:
@@ -415,16 +426,19 @@ def grid(options: Options) -> Grid:
     beside = options.peers if options.peers is not None else _default_peers(suite, options.quick)
     arms, absent = arms_of(devices, beside, options.plan.threads)
     cases, case_notes = suite.cases(options)
-    return Grid(tuple(cases), tuple(arms), tuple(dict.fromkeys([*notes, *absent, *case_notes])))
+    named = (*arms[: len(devices) * options.named_devices], *(arms[len(devices) :] if options.peers else ()))
+    notes = tuple(dict.fromkeys([*notes, *absent, *case_notes]))
+    return Grid(tuple(cases), tuple(arms), notes, tuple(arm.name for arm in named))
 
 
 def measure(
-    options: Options, grid: Grid, *, kind: str | None = None, progress: Progress | None = None, journal: Path | None = None
+    options: Options, grid: Grid, *, kind: str | None = None, progress: Progress | None = None, journal: Path | None = None,
+    spent_s: float = 0.0,
 ) -> Results:  # fmt: skip
     """Measure a grid as the options say. With a journal it can be interrupted and resumed."""
     return measuring.measure(
         grid.cases, grid.arms, options.plan, kind=kind or options.kind, suite=options.suite, notes=grid.notes,
-        progress=progress, journal=journal, resume=options.resume,
+        progress=progress, journal=journal, resume=options.resume, spent_s=spent_s,
         options=energy_options(options.energy, options.plan) if options.energy is not None else None,
     )  # fmt: skip
 

@@ -16,14 +16,13 @@ from typing import Literal
 from tritium.arguments import checked
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.verdict import Verdict, told_apart
-from tritium.perf.records.run import Results, Run
+from tritium.perf.records.run import LEAST_PROCESSES, Results, Run
 from tritium.perf.tables.table import Table
 from tritium.perf.tables.tables import RULES, outcome_beside
 from tritium.perf.work.canary import is_canary
 
 Shape = tuple[int, ...]
 Kind = Literal["crosses", "always", "partly", "several", "not shown"]
-LEAST_PROCESSES = 6  # fewer have no 95 % interval
 HEADS = ("case", "contenders", "sizes", "faster")
 
 

@@ -16,7 +16,7 @@ from tritium.errors import ArgumentError
 from tritium.perf.amounts import TIMES, bytes_text, joules_text, many, rate_text, seconds_text, verb
 from tritium.perf.gate.page import deciding
 from tritium.perf.gate.verdict import DECIDED, Interval, Outcome, Rules, Suite, Verdict, noise_text, told_apart
-from tritium.perf.records.run import Flag, Results, Run, Series, flag_counts, rounds_of
+from tritium.perf.records.run import LEAST_PROCESSES, Flag, Results, Run, Series, flag_counts, rounds_of
 from tritium.perf.stats.estimates import rate_above, walsh_interval
 from tritium.perf.stats.resample import NORMAL
 from tritium.perf.tables.table import NONE, Table
@@ -268,10 +268,20 @@ def _legend(results: Results) -> list[str]:
     if len(results.arms) < 2:
         return []
     ratios = f"2.00×: {escape.terminal(results.arms[0])} takes half the time. ~: the interval contains 1, no difference is shown."
-    processes = results.plan.generations
-    confidence = min(0.95, 1 - 2.0 ** (1 - processes))  # coverage of the widest interval of that many values
-    single = "One process for each contender: the intervals leave out variance between processes."
-    return ["", ratios, single if processes == 1 else f"{100 * confidence:.0f} % intervals over {processes} processes."]
+    return ["", ratios, _intervals(results)]
+
+
+def _intervals(results: Results) -> str:
+    """Return how many processes the intervals are over; where time was dealt, not all cells have the same number."""
+    walls = [wall for run in without_canaries(results).runs if run.status == "ok" and (wall := run.of("wall"))]
+    counts = [sum(map(bool, wall.values)) for wall in walls] or [results.plan.generations]
+    least, most = min(counts), max(counts)
+    if most <= 1:
+        return "One process for each contender: the intervals leave out variance between processes."
+    confidence = min(0.95, 1 - 2.0 ** (1 - most))  # coverage of the widest interval of that many values
+    span = f"{least} to {most}" if least < most else most
+    less = f", less sure over fewer than {LEAST_PROCESSES}" if least < min(most, LEAST_PROCESSES) else ""
+    return f"{100 * confidence:.0f} % intervals over {span} processes{less}."
 
 
 def clocks(results: Results) -> list[str]:

@@ -15,8 +15,8 @@ from tritium.errors import ArgumentError
 from tritium.machine import tuned
 from tritium.op import OPS
 from tritium.perf.records.environment import differences, this_environment
-from tritium.perf.records.run import Results
-from tritium.perf.tables.crossover import LEAST_PROCESSES, Crossover, Point, crossovers
+from tritium.perf.records.run import LEAST_PROCESSES, Results
+from tritium.perf.tables.crossover import Crossover, Point, crossovers
 from tritium.perf.tune import file as tune_file
 from tritium.perf.work.operations import OPERATIONS
 

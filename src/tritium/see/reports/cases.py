@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tritium.perf.amounts import bytes_text, joules_text, many, seconds_text
 from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict, told_apart
-from tritium.perf.records.run import Run, Series, is_of_load, rounds_of, values_of
+from tritium.perf.records.run import EXCUSED, Run, Series, is_of_load, rounds_of, values_of
 from tritium.perf.stats.estimates import describe
 from tritium.perf.tables import tables
 from tritium.perf.tables.selection import device_selection_guide
@@ -181,13 +181,8 @@ def _arm_row(v: Verdict, arm: str, mark: str) -> tuple[Cell, ...]:
 
 
 def _lost_row(case: str, arm: str, run: Run) -> tuple[Cell, ...]:
-    lost = Cell(run.status, _lost_tone(run), -1.0, run.reason, badge=True)
+    lost = Cell(run.status, _tone(run), -1.0, run.reason, badge=True)
     return (Cell(case, link=anchor(case)), Cell(arm), Cell(NONE, "quiet", -1.0), Cell("", sort=-1.0), lost)
-
-
-def _lost_tone(run: Run) -> Tone:
-    """Return the tone of a cell without a time: one that was left out is no failure."""
-    return "fine" if run.status == "skipped" else "bad"
 
 
 def _speedup(v: Verdict, arm: str, several: bool) -> charts.Ratio:
@@ -267,6 +262,11 @@ def _bar(case: str, arm: str, run: Run, inputs: Inputs) -> charts.Bar:
     return charts.Bar(case, wall.median, low, high, arm, note="" if rate == NONE else note, link="#" + anchor(case))
 
 
+def _tone(run: Run) -> Tone:
+    """Return the tone of a run without a time: only a failure is bad."""
+    return "" if run.status == "ok" else "quiet" if run.status in EXCUSED else "bad"
+
+
 def _why(run: Run) -> str:
     return f"{run.status}: {run.reason}" if run.reason else run.status if run.status != "ok" else "no time was measured"
 
@@ -327,7 +327,7 @@ def _badge(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
         return Cell(WORDS[worst.outcome], TONES[worst.outcome], badge=True)
     failed = [run for run in runs if run.status != "ok"]
     if failed and len(failed) == len(runs):
-        return Cell(failed[0].status, _lost_tone(failed[0]), badge=True)
+        return Cell(failed[0].status, _tone(failed[0]), badge=True)
     for arm in sorted(
         inputs.comparisons, key=lambda arm: tables.is_variant(arm, inputs.first)
     ):  # another library before a variant
@@ -335,7 +335,7 @@ def _badge(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
             outcome = outcome_beside(v)
             text = ratio_text(v.ratio, v.interval95, brief=True).removesuffix(" ~")
             return Cell(f"{text} vs {arm}", "fine" if outcome == "INCONCLUSIVE" else TONES[outcome], badge=True)
-    wrong = [run for run in failed if run.status != "skipped"]
+    wrong = [run for run in failed if run.status not in EXCUSED]
     return Cell(f"{many(len(wrong), 'contender')} failed", "bad", badge=True) if wrong else Cell("")
 
 
@@ -365,7 +365,7 @@ def _figures(inputs: Inputs, case: str, runs: Sequence[Run]) -> Grid:
         rate, ceiling_text = speed_text(run, inputs.results) if run.status == "ok" else (NONE, NONE)
         rows.append((
             Cell(run.arm),
-            Cell(time_text(run), _lost_tone(run) if run.status != "ok" else "", run.seconds, run.reason),
+            Cell(time_text(run), _tone(run), run.seconds, run.reason),
             Cell(rate),
             Cell(ceiling_text, sort=ceiling_part),
             Cell(NONE if run.first_call_s is None else seconds_text(run.first_call_s), sort=run.first_call_s),
@@ -422,7 +422,7 @@ def _remarks(inputs: Inputs, case: str, runs: Sequence[Run]) -> list[tuple[str, 
     contenders: dict[tuple[str, Tone], list[str]] = {}
     for run in runs:
         if run.status != "ok":
-            contenders.setdefault((_why(run), _lost_tone(run)), []).append(run.arm)
+            contenders.setdefault((_why(run), _tone(run)), []).append(run.arm)
         for flag in run.flags:
             usual = is_of_load(flag) and run.key not in inputs.disturbed
             contenders.setdefault((flag, "quiet" if usual else "unsure"), []).append(run.arm)
@@ -499,7 +499,7 @@ def _matrix_row(inputs: Inputs, case: str, arms: Sequence[str]) -> tuple[Cell, .
             cells.append(Cell("not run", "quiet"))
         elif run.status != "ok" or not run.seconds:
             lost = run.status != "ok"
-            cells.append(Cell(run.status if lost else NONE, _lost_tone(run), tip=run.reason, badge=lost))
+            cells.append(Cell(run.status if lost else NONE, _tone(run), tip=run.reason, badge=lost))
         else:
             times_best = run.seconds / best
             mark = inputs.mark(*run.key)

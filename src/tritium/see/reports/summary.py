@@ -12,7 +12,7 @@ from tritium.perf.amounts import bytes_text, many, percent, seconds_text, verb
 from tritium.perf.gate.page import advice, ending, joint_advice, subject
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
 from tritium.perf.records.environment import OVER
-from tritium.perf.records.run import GATING, Run
+from tritium.perf.records.run import EXCUSED, GATING, Run
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.tables import outcome_beside, ratio_text, time_text
 from tritium.see.reports.blocks import Banner, Line, Lines, Tone
@@ -88,10 +88,9 @@ def _sentences(*texts: str) -> str:
 def _measured(inputs: Inputs) -> Glance:
     """Return the glance without a gate: the first contender beside the others, or what was measured."""
     ok = sum(run.status == "ok" for run in inputs.runs)
-    skipped = sum(run.status == "skipped" for run in inputs.runs)
-    groups: list[tuple[int, str, Tone]] = [
-        (len(inputs.runs) - ok - skipped, "not measured", "bad"), (skipped, "skipped", "fine"),
-    ]  # fmt: skip
+    excused = [(sum(run.status == status for run in inputs.runs), status) for status in EXCUSED]
+    lost = len(inputs.runs) - ok - sum(count for count, _ in excused)
+    groups: list[tuple[int, str, Tone]] = [(lost, "not measured", "bad"), *((*group, "fine") for group in excused)]
     failures = tuple(group for group in groups if group[0])
     if not ok:
         return "Nothing could be measured", "bad", "see the reasons below", failures
@@ -252,7 +251,7 @@ def _failure_lines(inputs: Inputs) -> Iterator[Line]:
     if failed:
         kinds = ", ".join(f"{sum(r.status == k for r in failed)} {k}" for k in dict.fromkeys(r.status for r in failed))
         sentence = f"{len(failed)} of {many(len(inputs.runs), 'cell')} {verb(len(failed), 'was', 'were')} not measured: {kinds}."
-        yield Line(sentence, "fine" if all(run.status == "skipped" for run in failed) else "bad", "devices")
+        yield Line(sentence, "fine" if all(run.status in EXCUSED for run in failed) else "bad", "devices")
 
 
 def _memory_lines(inputs: Inputs) -> Iterator[Line]:
