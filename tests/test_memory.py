@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
-from tritium import backends, buffer, memory
+from tritium import backends, buffer, memory, pure
 from tritium.errors import ArgumentError, DeviceError, OutOfMemoryError, PoolError, TritiumError
 from tritium.memory import Stats, TensorCache, TensorPool
 
@@ -605,6 +605,53 @@ def test_a_buffer_watcher_hears_of_copy_on_write_and_imports(heard: list[Heard])
     assert kinds == [("copy", 4000), ("wrap", 32)]
     assert heard[1][1] == data.ctypes.data
     del z
+
+
+@pytest.mark.parametrize("kind", [buffer.Held, pure.Held])
+def test_a_buffer_watcher_hears_of_tensors_whose_library_keeps_the_memory(kind: Any) -> None:
+    events: list[Any] = []
+    watcher = lambda *event: events.append(event)
+    buffer.watch(watcher)
+    pure.POOL.watcher = watcher
+    try:
+        held = kind("a device", 400)
+        other = held.share()
+        first, second = id(held), id(other)
+        del held, other
+    finally:
+        buffer.watch(None)
+        pure.POOL.watcher = None
+    where = (400, "a device")
+    assert events == [
+        ("hold", first, *where),
+        ("hold", second, *where),
+        ("drop", first, *where),
+        ("drop", second, *where),
+    ]
+
+
+@pytest.mark.skipif(buffer.native is None, reason="the native storage alone reads a shape")
+def test_a_handle_that_could_not_be_made_was_of_no_bytes(heard: list[Heard]) -> None:
+    with pytest.raises(TypeError, match="a shape is a tuple"):
+        buffer.Held("a device", 400, None, [1])  # type: ignore[arg-type]
+    assert [(kind, n) for kind, _, n, _ in heard] == [("drop", 0)]
+
+
+def test_calls_are_counted_while_someone_watches(heard: list[Heard]) -> None:
+    x = tt.ones(10)
+    x + x
+    before = buffer.calls()
+    for _ in range(7):
+        x.add_(x)
+        x + x
+    assert buffer.calls() - before == 14
+
+
+def test_calls_are_not_counted_otherwise() -> None:
+    x = tt.ones(10)
+    before = buffer.calls()
+    x + x
+    assert buffer.calls() == before
 
 
 def test_events_add_up_to_the_counters(heard: list[Heard]) -> None:

@@ -117,6 +117,9 @@ inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_t
 PyObject* error_class(const char* name);  // a new reference, or nullptr with an exception
 void raise_error(const char* name, const char* message);
 
+// To whoever watches memory; there must be someone. `detail`: whether a block was reused, or the device of a Held.
+void tell_watcher(const char* kind, const void* address, int64_t nbytes, PyObject* detail);
+
 // Storage. Where a function returns nullptr or false, a Python exception is set.
 Storage* storage_new(int64_t nbytes);
 Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable);

@@ -362,6 +362,7 @@ NB_MODULE(_native, m) {
   m.def("span_cost_ns", span_cost_ns, "n"_a, "ns that a span costs, the mean of n.");
   m.def("acting", [] { return acting ? nb::borrow(acting) : nb::none(); },
         "What this thread carries out, noted while there is a buffer watcher; or None.");
+  m.def("calls", [] { return calls; }, "How many ops and programs were carried out while there was a buffer watcher.");
   m.def("carry_out", carry_out, "fn(*args), with `what` as the answer of acting meanwhile.");
 }
 

@@ -45,6 +45,16 @@ void call_back(PyObject* callee, const char* format, Values... values) {
   PyErr_Restore(type, value, trace);
 }
 
+}  // namespace
+
+void tell_watcher(const char* kind, const void* address, int64_t nbytes, PyObject* detail) {
+  call_back(globals.watcher, "sKLO", kind,
+            static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(address)), static_cast<long long>(nbytes),
+            detail);
+}
+
+namespace {
+
 [[gnu::noinline]] void tell_listeners(const char* kind, const char* data, int64_t nbytes, bool reused) {
   if (pool_has_news.load(std::memory_order_relaxed)) {
     const PoolNews news = pool_take_news();
@@ -57,10 +67,7 @@ void call_back(PyObject* callee, const char* format, Values... values) {
       call_back(globals.trim_watcher, "LL", static_cast<long long>(news.trims),
                 static_cast<long long>(news.released));
   }
-  if (!globals.watcher) return;
-  call_back(globals.watcher, "sKLO", kind,
-            static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(data)), static_cast<long long>(nbytes),
-            reused ? Py_True : Py_False);
+  if (globals.watcher) tell_watcher(kind, data, nbytes, reused ? Py_True : Py_False);
 }
 
 inline void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {

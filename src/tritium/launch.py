@@ -90,25 +90,24 @@ watchers: tuple[Watcher, ...] = ()
 class Counters:
     """Counters of hidden copies and transfers between devices: cheap sums, always on.
 
-    `heard(kind, nbytes, where, elapsed_ns)`, where it is set, is called for each: a "hidden" copy, or a "transfer".
+    Each of `listeners` is called for each, as listener(kind, nbytes, what, elapsed_ns): a "hidden" copy of an op, or a "transfer".
     """
 
-    heard: Callable[[str, int, str, int], None] | None = None
-
     def __init__(self) -> None:
+        self.listeners: tuple[Callable[[str, int, str, int], None], ...] = ()
         self.reset()
 
     def reset(self) -> None:
         self.hidden_copies = self.hidden_copy_bytes = 0
         self.transfers = self.transfer_bytes = self.transfer_ns = 0
 
-    def hidden(self, nbytes: int) -> None:
+    def hidden(self, nbytes: int, op: str) -> None:
         self.hidden_copies += 1
         self.hidden_copy_bytes += nbytes
         if (log := settings.listener("memory")) is not None:
             log.debug("a view needs a hidden copy of %d bytes: its layout allows no view", nbytes)
-        if self.heard is not None:
-            self.heard("hidden", nbytes, "", 0)
+        for listener in self.listeners:
+            listener("hidden", nbytes, op, 0)
 
 
 counters = Counters()
@@ -236,8 +235,8 @@ def transfer(source: Array, target: Backend) -> Array:
         log.debug(
             "%s from %s to %s: %d bytes in %.3g ms", spec, origin.device, target.device, spec.nbytes, elapsed / 1e6
         )
-    if counters.heard is not None:
-        counters.heard("transfer", spec.nbytes, f"{origin.device}->{target.device}", elapsed)
+    for listener in counters.listeners:
+        listener("transfer", spec.nbytes, f"{origin.device}->{target.device}", elapsed)
     if watchers or recording.active:
         name = f"{origin.device}->{target.device}"
         _tell(launched(None, name, target.device, (spec,), (spec,), {}), start, elapsed)

@@ -21,7 +21,7 @@ from tritium.layout import Shape, in_tiles, is_contiguous, tiled_strides
 ALIGNMENT = 64
 MAX_DIMS = 32
 
-Watcher = Callable[[str, int, int, bool], None]
+Watcher = Callable[[str, int, int, Any], None]
 
 
 class _Pool:
@@ -38,6 +38,7 @@ class _Pool:
         )
         self.above = False  # live blocks were reported to be near the limit
         self.watcher: Watcher | None = None
+        self.calls = 0  # while there was a watcher
         self.alarm: Callable[[int, int], None] | None = None
         self.trim_watcher: Callable[[int, int], None] | None = None
         self.set_memory(0)
@@ -278,9 +279,15 @@ class Held:
         self.device, self.nbytes, self.value, self.shape = device, nbytes, value, shape
         self.writable, self.fixed = True, False
         self._handles = [1]
+        self._tell("hold")
 
     def __del__(self) -> None:
         self._handles[0] -= 1
+        self._tell("drop")
+
+    def _tell(self, kind: str) -> None:
+        if POOL.watcher is not None:
+            POOL.watcher(kind, id(self), self.nbytes, self.device)
 
     def put(self, value: Any, shape: Shape) -> None:
         """Hold another value, of this shape."""
@@ -391,11 +398,17 @@ def acting() -> Any:
     return getattr(_thread, "acting", None)
 
 
+def calls() -> int:
+    """Return how many ops and programs were carried out while memory was watched."""
+    return POOL.calls
+
+
 def carry_out(what: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call fn(*args, **kwargs), with `what` as the result of acting() meanwhile."""
     if POOL.watcher is None:
         return fn(*args, **kwargs)
     before, _thread.acting = acting(), what
+    POOL.calls += 1
     try:
         return fn(*args, **kwargs)
     finally:
