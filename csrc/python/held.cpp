@@ -178,6 +178,12 @@ Held* held_new(PyTypeObject* type, PyObject* device, int64_t nbytes, PyObject* v
   return h;
 }
 
+bool shows_all(Array* a) {
+  const Held* h = held_of(a);
+  return is_plain(static_cast<DType>(a->code)) && a->contiguous && a->offset == 0 && h->ndim == a->ndim() && h->value != Py_None &&
+         span(a->code, a->size) == h->nbytes && std::equal(h->dims, h->dims + h->ndim, a->shape());
+}
+
 void held_set(Held* h, PyObject* value) {
   leave(h);
   PyObject* before = h->value;

@@ -174,18 +174,18 @@ class _Block:
 class Storage:
     """The handle shared by a tensor and all its views; copy-on-write lives here."""
 
-    __slots__ = ("__weakref__", "_block", "exported", "imported", "writable")
+    __slots__ = ("__weakref__", "_block", "exported", "imported", "lent", "writable")
     device: Any = None  # set once by backends: every storage of this class is on the CPU
 
     def __init__(self, nbytes: int) -> None:
-        self.exported, self.imported, self.writable = False, False, True
+        self.exported, self.imported, self.lent, self.writable = False, False, False, True
         memory, _, reused = POOL.take(nbytes)
         self._hold(_Block(memory, nbytes, None))
         _tell("alloc", self, reused)
 
     @classmethod
-    def wrap(cls, address: int, nbytes: int, owner: Any, writable: bool) -> Storage:
-        """Wrap memory of another owner; `owner` is kept alive as long as it is in use."""
+    def wrap(cls, address: int, nbytes: int, owner: Any, writable: bool, lent: bool = False) -> Storage:
+        """Wrap memory of another owner; `owner` is kept alive as long as it is in use. lent: a write goes to a copy."""
         import ctypes
 
         self = cls.__new__(cls)
@@ -193,7 +193,7 @@ class Storage:
         if nbytes:
             raw = (ctypes.c_ubyte * nbytes).from_address(address)
             raw.owner = owner  # NumPy arrays over this memory may outlive every handle
-        self.exported, self.imported, self.writable = False, True, writable
+        self.exported, self.imported, self.lent, self.writable = False, True, lent, writable
         memory = np.frombuffer(raw, np.uint8)
         memory.flags.writeable = writable and nbytes > 0
         self._hold(_Block(memory, nbytes, owner))
@@ -244,7 +244,7 @@ class Storage:
             new._block.memory[: self.nbytes] = self._block.memory[: self.nbytes]
             return new
         new = type(self).__new__(type(self))
-        new.exported, new.imported, new.writable = False, False, True
+        new.exported, new.imported, new.lent, new.writable = False, False, False, True
         new._hold(self._block)
         return new
 
@@ -252,12 +252,13 @@ class Storage:
         """Prepare for a write: copy shared bytes, so that this handle owns them."""
         if not self.writable:
             raise ViewError("This tensor looks at read-only memory; write to a copy: x.clone().")
-        if self._block.handles > 1:
+        if self._block.handles > 1 or self.lent:
             memory, _, reused = POOL.take(self.nbytes)
             memory[: self.nbytes] = self._block.memory[: self.nbytes]
             nbytes = self.nbytes
             self._drop()
             self._hold(_Block(memory, nbytes, None))
+            self.imported = self.lent = False
             _tell("copy", self, reused)
         return self.address
 
