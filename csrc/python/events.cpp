@@ -7,6 +7,7 @@
 namespace tritium::python {
 
 constinit thread_local PyObject* acting = nullptr;
+long long calls = 0;
 
 namespace {
 
