@@ -111,7 +111,6 @@ class Counters:
         for listener in self.listeners:
             listener("hidden", nbytes, op, 0)
 
-
     @property
     def transfers(self) -> int:
         return int(self.sums[0])

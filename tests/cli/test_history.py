@@ -53,7 +53,7 @@ def test_a_case_over_time_marks_the_runs_that_were_disturbed_more_than_the_other
     lines = run("add").splitlines()
     assert sum(line.endswith(" !") for line in lines) == marked
     assert ("!: other load disturbed this run more than usual in this history." in lines) == bool(marked)
-    assert "6 runs or more can show a step" in lines
+    assert "12 runs or more can show a step" in lines
 
 
 def test_a_run_whose_canaries_spread_more_than_usual_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,9 @@ def of_width(width: float) -> tuple[float, float]:
         (0.0501, (0, 0), "This machine is noisy: intervals are ±5.0 % wide at the median"),
         (0.0499, (2, 2), "Intervals are ±5.0 % wide at the median; 2 of 2 comparisons are decided"),
         (0.004, (0, 0), "Intervals are ±0.4 % wide at the median"),
+        (0.004, (1, 1), "Intervals are ±0.4 % wide at the median; the comparison is decided"),
+        (0.14, (1, 1), "This machine is noisy: intervals are ±14 % wide at the median; the comparison is decided all the same"),
+        (0.14, (0, 1), "This machine is noisy: intervals are ±14 % wide at the median; the comparison is not decided"),
     ],
 )  # fmt: skip
 def test_noise_is_a_sentence_with_its_width_and_what_is_decided_all_the_same(

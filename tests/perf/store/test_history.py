@@ -18,7 +18,17 @@ from tritium.errors import FormatError, SaveError
 from tritium.perf.records.run import Results, Run, Series, not_measured
 from tritium.perf.store import history as module, results as store
 from tritium.perf.store.history import History, canary_of, point_of, value_of
-from tritium.perf.store.trends import Point, describe, disturbed, joined, least_step, sensitivity, steps, trend
+from tritium.perf.store.trends import (
+    LEAST_RUNS,
+    Point,
+    describe,
+    disturbed,
+    joined,
+    least_step,
+    sensitivity,
+    steps,
+    trend,
+)
 
 sys.path.append(str(Path(__file__).parents[3] / "bench"))
 
@@ -450,13 +460,19 @@ def test_a_run_of_more_processes_may_have_more_disturbed_rounds() -> None:
 
 
 def test_a_history_says_how_small_a_step_it_shows() -> None:
-    points = [replace(p, low=p.log_median - 0.03, high=p.log_median + 0.03) for p in noisy([(6, 0.0)])]
+    points = [replace(p, low=p.log_median - 0.03, high=p.log_median + 0.03) for p in noisy([(12, 0.0)])]
     assert least_step(points) == pytest.approx(math.expm1(0.06))
-    assert least_step(noisy([(6, 0.0)])) == 0.02
-    wide, fine = trend(points, "wall"), trend(noisy([(6, 0.0)]), "wall")
+    assert least_step(noisy([(12, 0.0)])) == 0.02
+    wide, fine = trend(points, "wall"), trend(noisy([(12, 0.0)]), "wall")
     assert sensitivity([wide]) == "steps below 6.2 % are not shown"
     assert sensitivity([wide, fine, fine]) == "steps below 2.0 % are not shown in the median case"
-    few = trend(points[:5], "wall")
-    assert sensitivity([few]) == "6 runs or more can show a step"
+    few = trend(points[:11], "wall")
+    assert sensitivity([few]) == "12 runs or more can show a step"
     assert sensitivity([few, wide]) == "steps below 6.2 % are not shown in the median case"
     assert describe(wide)[-1] == "steps below 6.2 % are not shown"
+
+
+def test_so_many_runs_can_show_a_step_and_two_fewer_cannot() -> None:
+    half = LEAST_RUNS // 2
+    assert steps(noisy([(half, 0.0), (half, 0.7)]))
+    assert not steps(noisy([(half - 1, 0.0), (half - 1, 0.7)]))

@@ -108,10 +108,10 @@ def test_a_badge_says_how_a_case_stands(tmp_path: Path) -> None:
     with filled(tmp_path / "faster", step=0.8) as history:
         assert badge.state_of(history.trend("parse")).tone == "good"
         assert badge.overall(history).text == "2 cases, none slower"
-    with filled(tmp_path / "few", runs=5, step=1.0) as history:
-        assert badge.state_of(history.trend("parse")) == badge.State("5 of 6 runs", "quiet")
+    with filled(tmp_path / "few", runs=11, step=1.0) as history:
+        assert badge.state_of(history.trend("parse")) == badge.State("11 of 12 runs", "quiet")
         assert badge.overall(history) == badge.State("too few runs", "quiet")
-    with filled(tmp_path / "enough", runs=6, step=1.0) as history:
+    with filled(tmp_path / "enough", step=1.0) as history:
         assert badge.state_of(history.trend("parse")).tone == "good"
         assert badge.overall(history) == badge.State("2 cases, none slower", "good")
 
@@ -127,9 +127,9 @@ def test_a_site_of_noisy_runs_stands_and_says_which_steps_it_does_not_show(tmp_p
             write_site(history, tmp_path / f"{name}-site", "p")
         return Page((tmp_path / f"{name}-site" / "index.html").read_text()).seen
 
-    noisy = page("noisy", 6, 0.2)
+    noisy = page("noisy", 12, 0.2)
     assert "No case is slower than its best" in noisy
     assert re.search(r"Steps below (19|2\d)\.\d % are not shown\.", noisy)
-    few = page("few", 5, 0.01)
+    few = page("few", 11, 0.01)
     assert "Too few runs to show a step" in few
-    assert "6 runs or more can show a step." in few
+    assert "12 runs or more can show a step." in few

@@ -103,7 +103,13 @@ class Mlx(ValueBackend):
         makers = {row: self._on_stream(maker) for row, maker in mlx_rows.makers(self.xp).items()}
         self.kernels = kernels_of(makers, f"mlx {device.unit}")
         self.missing = missing.MLX
-        launch.ways[str(device)] = launch.ways[id(device)] = device, Memory, mlx_space.copied, self._lent, mlx_space.COPIED
+        launch.ways[str(device)] = launch.ways[id(device)] = (
+            device,
+            Memory,
+            mlx_space.copied,
+            self._lent,
+            mlx_space.COPIED,
+        )
 
     @property
     def stream(self) -> Any:

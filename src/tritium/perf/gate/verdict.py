@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from tritium.arguments import checked_class
 from tritium.errors import ArgumentError, nearest
-from tritium.perf.amounts import many, verb
+from tritium.perf.amounts import verb
 from tritium.perf.records.run import EXCUSED, STEADY, Results, Run
 from tritium.perf.work.canary import is_canary
 
@@ -282,8 +282,10 @@ def noise_text(intervals: Iterable[Interval | None], decided: int = 0, compariso
     text = f"This machine is noisy: i{text}" if noisy else f"I{text}"
     if not comparisons:
         return text
-    are, same = verb(decided, "is", "are"), " all the same" if noisy and decided else ""
-    return f"{text}; {decided} of {many(comparisons, 'comparison')} {are} decided{same}"
+    same = " all the same" if noisy and decided else ""
+    if comparisons == 1:
+        return f"{text}; the comparison is {'' if decided else 'not '}decided{same}"
+    return f"{text}; {decided} of {comparisons:,} comparisons {verb(decided, 'is', 'are')} decided{same}"
 
 
 def told_apart(interval: Interval | None) -> Interval | None:

@@ -21,7 +21,7 @@ from tritium.perf.stats import estimates as stats
 from tritium.perf.stats.changes import change_points
 
 BEST_OF_DAYS = 90
-LEAST_RUNS = 6  # three on either side of a step
+LEAST_RUNS = 12  # fewer have too few orders for the strict test of a change point
 LEAST_CHANGE = 0.02
 TIMES = ("wall", "cpu")  # what a canary speaks for
 MACHINE_FREE = ("peak_bytes", "allocated_bytes")  # the same on every machine
