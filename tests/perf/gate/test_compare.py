@@ -369,6 +369,15 @@ def test_other_hardware_is_not_comparable_and_says_which_field() -> None:
     assert "cpu was a cpu, is another" in suite.verdicts[0].reason
 
 
+def test_a_case_that_crashes_now_is_missing_also_where_times_are_not_comparable() -> None:
+    now = changed(results(CASES, seed=1, compute=1.6), "add", status="crashed", reason="SIGSEGV", series=())
+    now = replace(now, environment=replace(ENVIRONMENT, hard=replace(ENVIRONMENT.hard, cpu="another")))
+    suite = compare_stored(results(CASES), now, STORED)
+    assert {v.case: v.outcome for v in suite.verdicts} == dict.fromkeys(CASES, "NOT COMPARABLE") | {"add": "MISSING"}
+    assert one(suite, "add").reason == "crashed now, measured before: SIGSEGV"
+    assert (suite.overall_status, suite.exit_code) == ("HasRegressions", 1)
+
+
 @pytest.mark.parametrize(("sensitivity", "code"), [(None, 0), (2.0, 0), (1.0, 4)])
 def test_a_machine_that_drifted_far_finds_only_what_is_larger(sensitivity: float | None, code: int) -> None:
     rules = replace(STORED, sensitivity=sensitivity)

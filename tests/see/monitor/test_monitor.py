@@ -162,6 +162,21 @@ def test_a_blind_monitor_has_an_open_alert_and_a_metric() -> None:
     assert 'tritium_monitor_alert{kind="blind"' in watching.page()
 
 
+def test_a_crash_on_a_machine_whose_canary_moved_is_an_alert() -> None:
+    def moved(seed: int, **how: Any) -> Results:
+        slower = replace(results(CASES, seed=seed, generations=8, compute=1.6), plan=PLANS["quick"])
+        return changed(slower, "add", **how) if how else slower
+
+    crash = {"status": "crashed", "reason": "the process ended by SIGSEGV", "series": ()}
+    _, told, _ = watch(made(1), moved(2, **crash), moved(3, **crash), moved(4), made(5))
+    comparison = "the comparison with the baseline"
+    assert events(told) == [
+        [], [("raised", "add", "critical"), ("raised", comparison, "warning")], [], [("recovered", "add", "ok")],
+        [("recovered", comparison, "ok")],
+    ]  # fmt: skip
+    assert told[1].alerts[0].standing.says == "crashed now, measured before: the process ended by SIGSEGV"
+
+
 def test_a_given_baseline_is_what_rounds_are_judged_by() -> None:
     _, told, _ = watch(made(2, matmul=1.3), baseline=made(1))
     assert not told[0].baseline

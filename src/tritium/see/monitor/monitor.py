@@ -92,7 +92,7 @@ def standings(suite: Suite) -> list[Standing]:
     out = [f for v in suite.verdicts for f in _standings_of(v)]
     out.append(Standing(BLIND, "all cases", level="warning" if is_blind(suite) else "ok", says=_why_blind(suite)))
     incomparable = suite.of("NOT COMPARABLE")
-    all_incomparable = bool(incomparable) and len(incomparable) == len(suite.verdicts)
+    all_incomparable = bool(incomparable) and len(incomparable) + suite.counts["MISSING"] == len(suite.verdicts)
     reason = incomparable[0].reason if all_incomparable else ""
     out.append(
         Standing(
