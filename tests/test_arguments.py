@@ -514,3 +514,19 @@ def test_what_is_too_large_or_of_the_wrong_kind_is_named(call: Callable[[], Any]
 
 def test_the_state_of_a_desk_is_a_path_or_text(tmp_path: Path) -> None:
     assert tt.see.Desk(state=str(tmp_path / "alerts.json")).state == tmp_path / "alerts.json"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (42.2, "42 s"),
+        (99.9, "100 s"),
+        (100, "2 min"),
+        (200, "3 min"),
+        (5999, "100 min"),
+        (6000, "1.7 h"),
+        (9e4, "25.0 h"),
+    ],
+)
+def test_a_duration_is_for_people(seconds: float, text: str) -> None:
+    assert arguments.duration_text(seconds) == text

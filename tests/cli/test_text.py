@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tritium.cli import text as cli_text
-from tritium.cli.text import Table, bar, echo, line_width, print_parts, progress, say, span, status, wrap
+from tritium.cli.text import Table, bar, echo, line_width, print_parts, progress, say, status, wrap
 
 CELLS = Table(
     [["a [bold]b[/bold] :smile:", "1.25 GiB", "a text of many words that a narrow terminal must wrap " * 2], ["c", "12.50 MiB", "d"]],
@@ -228,11 +228,6 @@ def test_a_pipe_needs_no_rich() -> None:
         [sys.executable, "-c", f"{code}; sys.exit('rich' in sys.modules)"], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "b\n-\na\nx\n")
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(42.2, "42 s"), (99.9, "100 s"), (200, "3 min")])
-def test_a_span_is_for_people(seconds: float, text: str) -> None:
-    assert span(seconds) == text
 
 
 # ---- lines that fit a terminal

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tritium.cli.text import Table, echo, json_option, shown, span
+from tritium.arguments import duration_text
+from tritium.cli.text import Table, echo, json_option, shown
 from tritium.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def run_script(folder: Path, old: SpeedTable, target: Path) -> None:
     """Run the recorded command with this Python; the script writes the results file."""
     script = script_of(folder, old)
     command = [sys.executable, str(script), *old.command[1:], "--results", str(target)]
-    took = f"; it took {span(60 * old.minutes)} when it was recorded" if old.minutes is not None else ""
+    took = f"; it took {duration_text(60 * old.minutes)} when it was recorded" if old.minutes is not None else ""
     echo(f"running: python {shown(shlex.join(old.command))}{took}", err=True)
     before = target.stat().st_mtime_ns if target.exists() else None
     code = subprocess.run(command, check=False).returncode
@@ -164,7 +165,7 @@ def listing(tables: list[SpeedTable]) -> str:
     """Return what there is to reproduce, one block a table."""
     lines = []
     for one in tables:
-        took = "duration not recorded" if one.minutes is None else f"about {span(60 * one.minutes)}"
+        took = "duration not recorded" if one.minutes is None else f"about {duration_text(60 * one.minutes)}"
         lines += [
             f"{one.name}: {shown(one.title)}",
             f"  {shown(one.machine.text)}; {shown(one.date) or 'date not recorded'}; {took}",

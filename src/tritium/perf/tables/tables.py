@@ -131,7 +131,8 @@ def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headli
     if outcome == "INCONCLUSIVE" and interval is not None and told_apart(interval):
         more = would_decide(results, suite.geomean, interval)
         return Headline(f"{first} and {arm}: no difference is shown", "undecided", arm, more)
-    standing: Standing = {"FASTER": "faster", "SLOWER": "slower"}.get(outcome, "undecided")  # one round has no interval
+    standings: dict[Outcome, Standing] = {"FASTER": "faster", "SLOWER": "slower"}
+    standing = standings.get(outcome, "undecided")  # one round has no interval
     return Headline(f"{first} is {ratio_text(suite.geomean, None)} as fast as {arm}", standing, arm)
 
 
