@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +19,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tritium as tt
-from tritium import backends, buffer, memory, pure
+from tritium import backends, buffer, memory
 from tritium.errors import ArgumentError, DeviceError, OutOfMemoryError, PoolError, TritiumError
 from tritium.memory import Stats, TensorCache, TensorPool
 
@@ -606,93 +605,6 @@ def test_a_buffer_watcher_hears_of_copy_on_write_and_imports(heard: list[Heard])
     assert kinds == [("copy", 4000), ("wrap", 32)]
     assert heard[1][1] == data.ctypes.data
     del z
-
-
-@pytest.mark.parametrize("kind", [buffer.Held, pure.Held])
-def test_a_buffer_watcher_hears_of_tensors_whose_library_keeps_the_memory(kind: Any) -> None:
-    events: list[Any] = []
-    watcher = lambda *event: events.append(event)
-    buffer.watch(watcher)
-    pure.POOL.watcher = watcher
-    try:
-        held = kind("a device", 400)
-        other = held.share()
-        first, second = id(held), id(other)
-        del held, other
-    finally:
-        buffer.watch(None)
-        pure.POOL.watcher = None
-    where = (400, "a device")
-    assert events == [
-        ("hold", first, *where),
-        ("hold", second, *where),
-        ("drop", first, *where),
-        ("drop", second, *where),
-    ]
-
-
-@pytest.mark.parametrize("kind", [buffer.Storage, pure.Storage])
-def test_lent_memory_is_copied_before_the_first_write_and_let_go(kind: Any) -> None:
-    data, events = np.arange(8, dtype=np.float32), []
-    held = sys.getrefcount(data)
-    watcher = lambda kind, _, nbytes, reused: events.append((kind, nbytes))
-    buffer.watch(watcher)
-    pure.POOL.watcher = watcher
-    try:
-        lent = kind.wrap(data.ctypes.data, 32, data, True, True)
-        assert (lent.address, lent.imported, lent.writable, lent.sharers) == (data.ctypes.data, True, True, 1)
-        clone = lent.clone()
-        assert clone.address != data.ctypes.data
-        own = lent.own()
-        assert (own, own != data.ctypes.data, lent.imported, lent.own()) == (lent.address, True, False, own)
-        assert np.ndarray(8, np.float32, lent.memory).tolist() == data.tolist()
-        assert sys.getrefcount(data) == held
-        shared = lent.clone()
-        assert (shared.address, lent.sharers) == (own, 2)
-        del lent, clone, shared
-    finally:
-        buffer.watch(None)
-        pure.POOL.watcher = None
-    kinds = ["wrap", "alloc", "unwrap", "copy", "free", "free"]
-    assert [(k, n) for k, n in events if n == 32] == [(k, 32) for k in kinds]
-
-
-@pytest.mark.parametrize("kind", [buffer.Storage, pure.Storage])
-def test_lent_memory_that_is_handed_out_is_copied_and_read_only_memory_is_refused(kind: Any) -> None:
-    data = np.arange(8, dtype=np.float32)
-    held = sys.getrefcount(data)
-    lent = kind.wrap(data.ctypes.data, 32, data, True, True)
-    lent.export()  # someone outside may write from here on
-    assert lent.address != data.ctypes.data
-    other = kind.wrap(data.ctypes.data, 32, data, False, True)
-    with pytest.raises(TritiumError, match="read-only"):
-        other.own()
-    del other, lent
-    assert sys.getrefcount(data) == held
-
-
-@pytest.mark.skipif(buffer.native is None, reason="the native storage alone reads a shape")
-def test_a_handle_that_could_not_be_made_was_of_no_bytes(heard: list[Heard]) -> None:
-    with pytest.raises(TypeError, match="a shape is a tuple"):
-        buffer.Held("a device", 400, None, [1])  # type: ignore[arg-type]
-    assert [(kind, n) for kind, _, n, _ in heard] == [("drop", 0)]
-
-
-def test_calls_are_counted_while_someone_watches(heard: list[Heard]) -> None:
-    x = tt.ones(10)
-    x + x
-    before = buffer.calls()
-    for _ in range(7):
-        x.add_(x)
-        x + x
-    assert buffer.calls() - before == 14
-
-
-def test_calls_are_not_counted_otherwise() -> None:
-    x = tt.ones(10)
-    before = buffer.calls()
-    x + x
-    assert buffer.calls() == before
 
 
 def test_events_add_up_to_the_counters(heard: list[Heard]) -> None:

@@ -26,7 +26,6 @@ struct Storage {
   PyObject* owner;
   PyObject* weakrefs;
   bool writable, exported, imported;
-  bool lent;  // imported memory that nobody writes: a write goes to a copy
   int writing;  // kernels that write here now, without the GIL
 };
 
@@ -81,9 +80,6 @@ struct Globals {
   PyObject* watcher;          // nullptr: nobody listens
   PyObject* alarm;            // called when memory runs low; nullptr: nobody
   PyObject* trim_watcher;     // called when the pool has trimmed itself; nullptr: nobody
-  PyObject* ways;             // by name or id of a device: how a library takes and lends memory of the host; nullptr: none does
-  PyObject* logged;           // tells whether someone wants to read of transfers: then they are Python's
-  int64_t* transfers;         // sums of count, bytes and ns
   bool fast = true;
   bool usual = false;         // new tensors that name no device are made on the CPU, of any size
   Spans* recorder = nullptr;  // the first of those who record; nullptr: nobody does
@@ -121,12 +117,9 @@ inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_t
 PyObject* error_class(const char* name);  // a new reference, or nullptr with an exception
 void raise_error(const char* name, const char* message);
 
-// To whoever watches memory; there must be someone. `detail`: whether a block was reused, or the device of a Held.
-void tell_watcher(const char* kind, const void* address, int64_t nbytes, PyObject* detail);
-
 // Storage. Where a function returns nullptr or false, a Python exception is set.
 Storage* storage_new(int64_t nbytes);
-Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable, bool lent = false);
+Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable);
 Storage* storage_clone(Storage* s);  // shares the bytes until one side writes; a copy if ever exported or imported
 bool storage_own(Storage* s);     // before a write: its bytes become its own
 bool storage_export(Storage* s);  // own, and note that someone outside may write

@@ -229,13 +229,6 @@ void set_buffer_watcher(nb::object watcher) {
   keep(globals.watcher, watcher.is_none() ? nullptr : watcher.ptr());
 }
 
-void set_ways(nb::object ways, nb::object logged, std::uintptr_t sums) {
-  if (!PyDict_CheckExact(ways.ptr())) throw nb::type_error("set_ways: a dict is needed.");
-  keep(globals.ways, ways.ptr());
-  keep(globals.logged, logged.ptr());
-  globals.transfers = reinterpret_cast<int64_t*>(sums);
-}
-
 nb::object carry_out(nb::handle what, nb::handle fn, nb::args args) {
   const Acting now(what.ptr());
   return fn(*args);
@@ -362,8 +355,6 @@ NB_MODULE(_native, m) {
   m.def("ceiling_stream_rates", ceiling_stream_rates, "streams"_a, "nbytes"_a, "threads"_a, "samples"_a, "seconds"_a,
         "Bytes a second, one list a stream; nbytes is the slice of one thread.");
   m.def("set_buffer_watcher", set_buffer_watcher, "watcher"_a.none());
-  m.def("set_ways", set_ways, "ways"_a, "logged"_a, "sums"_a,
-        "By the name and the id of a device: (device, storage type, value of an ndarray, ndarray of a value, bits of the dtypes).");
 
   m.def("now_ns", now_ns, "The clock of spans: that of time.perf_counter_ns.");
   m.def("add_span", [](nb::handle what, int64_t start, int64_t elapsed) { add_span(what.ptr(), start, elapsed); },
@@ -371,7 +362,6 @@ NB_MODULE(_native, m) {
   m.def("span_cost_ns", span_cost_ns, "n"_a, "ns that a span costs, the mean of n.");
   m.def("acting", [] { return acting ? nb::borrow(acting) : nb::none(); },
         "What this thread carries out, noted while there is a buffer watcher; or None.");
-  m.def("calls", [] { return calls; }, "How many ops and programs were carried out while there was a buffer watcher.");
   m.def("carry_out", carry_out, "fn(*args), with `what` as the answer of acting meanwhile.");
 }
 

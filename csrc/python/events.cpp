@@ -7,7 +7,6 @@
 namespace tritium::python {
 
 constinit thread_local PyObject* acting = nullptr;
-long long calls = 0;
 
 namespace {
 

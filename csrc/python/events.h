@@ -26,16 +26,13 @@ void add_span(PyObject* what, int64_t start_ns, int64_t elapsed_ns);
 
 // What this thread carries out: a borrowed reference, nullptr: nothing. Noted only while someone watches memory.
 extern constinit thread_local PyObject* acting;
-extern long long calls;  // of ops and programs that were noted so
 
 // Notes it for as long as this object lives, which must not be longer than `what`. A daemon thread that ends while it
 // waits for the GIL is unwound through here: only its own pointer is touched.
 class Acting {
  public:
   explicit Acting(PyObject* what) : noted_(globals.watcher) {
-    if (!noted_) return;
-    before_ = std::exchange(acting, what);
-    ++calls;
+    if (noted_) before_ = std::exchange(acting, what);
   }
   ~Acting() {
     if (noted_) acting = before_;

@@ -19,11 +19,6 @@ void leave(Held* h) {
   h->shared = nullptr;
 }
 
-void tell(const char* kind, Held* h) {
-  if (globals.watcher) [[unlikely]]
-    tell_watcher(kind, h, h->nbytes, h->device ? h->device : Py_None);
-}
-
 bool read_shape(PyObject* shape, Held* h) {
   if (!PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) > kMaxDims) {
     PyErr_Format(PyExc_TypeError, "Held: a shape is a tuple of at most %d sizes, given %R.", kMaxDims, shape);
@@ -51,14 +46,13 @@ PyObject* held_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (!h) return nullptr;
   Py_INCREF(h->device = device);
   Py_INCREF(h->value = value);
+  h->nbytes = nbytes;
   h->writable = true;
   h->ndim = -1;
   if (shape && !read_shape(shape, h)) {
     Py_DECREF(h);
     return nullptr;
   }
-  h->nbytes = nbytes;
-  tell("hold", h);
   return reinterpret_cast<PyObject*>(h);
 }
 
@@ -80,7 +74,6 @@ int held_clear(PyObject* self) {
 void held_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
-  tell("drop", as_held(self));
   if (as_held(self)->weakrefs) PyObject_ClearWeakRefs(self);
   leave(as_held(self));
   held_clear(self);
@@ -174,14 +167,7 @@ Held* held_new(PyTypeObject* type, PyObject* device, int64_t nbytes, PyObject* v
   h->writable = true;
   h->ndim = ndim;
   std::copy_n(dims, ndim, h->dims);
-  tell("hold", h);
   return h;
-}
-
-bool shows_all(Array* a) {
-  const Held* h = held_of(a);
-  return is_plain(static_cast<DType>(a->code)) && a->contiguous && a->offset == 0 && h->ndim == a->ndim() && h->value != Py_None &&
-         span(a->code, a->size) == h->nbytes && std::equal(h->dims, h->dims + h->ndim, a->shape());
 }
 
 void held_set(Held* h, PyObject* value) {

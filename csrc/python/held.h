@@ -23,8 +23,6 @@ struct Held {
 Held* held_new(PyTypeObject* type, PyObject* device, int64_t nbytes, PyObject* value, int ndim, const int64_t* dims);
 void held_set(Held* h, PyObject* value);  // takes the reference over; dims are the caller's to set
 
-bool shows_all(Array* a);  // whether the value of its storage is what a tensor shows; its storage is a Held
-
 inline Held* held_of(Array* a) { return reinterpret_cast<Held*>(a->storage); }
 
 }  // namespace tritium::python

@@ -19,21 +19,6 @@ struct Numpy {
   SetBase set_base = nullptr;
 } numpy;
 
-bool has_numpy(Array* a) { return numpy.array_type && a->plain() && a->code < kDTypes && a->size != 0; }
-
-PyObject* create(Array* a, const int64_t* element_strides, int flags) {
-  const int64_t item = kItemSize[a->code];
-  Py_ssize_t shape[kMaxDims], strides[kMaxDims];
-  for (int d = 0; d < a->ndim(); ++d) {
-    shape[d] = static_cast<Py_ssize_t>(a->shape()[d]);
-    strides[d] = static_cast<Py_ssize_t>(element_strides[d] * item);
-  }
-  PyObject* made = numpy.create(numpy.array_type, Py_NewRef(numpy.dtypes[a->code]), a->ndim(), shape, strides,
-                                a->memory()->data + a->offset * item, flags, nullptr);
-  if (made && numpy.set_base(made, Py_NewRef(reinterpret_cast<PyObject*>(a))) < 0) Py_CLEAR(made);
-  return made;
-}
-
 }  // namespace
 
 bool numpy_setup(PyObject* api, PyObject* array_type, PyObject* dtypes, PyObject* kinds) {
@@ -64,15 +49,18 @@ Ndarray* as_ndarray(PyObject* o, int& code) {
 }
 
 PyObject* numpy_over(Array* a) {
-  if (!has_numpy(a) || !storage_export(a->memory())) return nullptr;
-  return create(a, a->strides(), a->memory()->writable ? kWriteable : 0);
-}
-
-PyObject* numpy_for_reading(Array* a) {
-  if (!has_numpy(a) || !a->contiguous) return nullptr;
-  int64_t strides[kMaxDims];  // those of axes of size 1 may be anything
-  contiguous_strides(a->ndim(), a->shape(), a->code, strides);
-  return create(a, strides, 0);
+  if (!numpy.array_type || !a->plain() || a->code >= kDTypes || a->size == 0) return nullptr;
+  if (!storage_export(a->memory())) return nullptr;
+  const int64_t item = kItemSize[a->code];
+  Py_ssize_t shape[kMaxDims], strides[kMaxDims];
+  for (int d = 0; d < a->ndim(); ++d) {
+    shape[d] = static_cast<Py_ssize_t>(a->shape()[d]);
+    strides[d] = static_cast<Py_ssize_t>(a->strides()[d] * item);
+  }
+  PyObject* made = numpy.create(numpy.array_type, Py_NewRef(numpy.dtypes[a->code]), a->ndim(), shape, strides,
+                                a->memory()->data + a->offset * item, a->memory()->writable ? kWriteable : 0, nullptr);
+  if (made && numpy.set_base(made, Py_NewRef(reinterpret_cast<PyObject*>(a))) < 0) Py_CLEAR(made);
+  return made;
 }
 
 }  // namespace tritium::python

@@ -28,6 +28,5 @@ Ndarray* as_ndarray(PyObject* o, int& code);
 // The elements of a plain tensor as an ndarray over the same memory, which counts as handed out. nullptr without an exception:
 // this one is for Python.
 PyObject* numpy_over(Array* a);
-PyObject* numpy_for_reading(Array* a);  // the same of a contiguous one, to be read at once: it does not count as handed out
 
 }  // namespace tritium::python

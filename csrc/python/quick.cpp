@@ -5,8 +5,6 @@
 #include <cstring>
 
 #include "convert.h"
-#include "events.h"
-#include "held.h"
 #include "numpy.h"
 
 namespace tritium::python {
@@ -79,7 +77,7 @@ PyObject* none_is_python(PyObject* result) {
   return nullptr;
 }
 
-PyObject* view_ndarray(PyObject* data, bool lent = false) {
+PyObject* view_ndarray(PyObject* data) {
   int code;
   const Ndarray* from = as_ndarray(data, code);
   if (!from || from->ndim > kMaxDims) return nullptr;
@@ -93,7 +91,7 @@ PyObject* view_ndarray(PyObject* data, bool lent = false) {
     (reach < 0 ? low : high) += reach;
   }
   if (reinterpret_cast<std::uintptr_t>(from->data) % static_cast<std::uintptr_t>(item)) return nullptr;
-  Storage* storage = storage_wrap(from->data + low * item, (high - low + 1) * item, data, lent || from->writable(), lent);
+  Storage* storage = storage_wrap(from->data + low * item, (high - low + 1) * item, data, from->writable());
   if (!storage) return nullptr;
   PyObject* kind = PyTuple_GET_ITEM(numpy_kinds(), code);
   Array* a = array_of(globals.tensor_type, reinterpret_cast<PyObject*>(storage), kind, code, from->ndim, shape);
@@ -338,43 +336,6 @@ PyObject* T(const Arguments& given) {
   return matrix_transpose(given);
 }
 
-// ---- to another device
-
-// All of a contiguous tensor, with nobody who is told of transfers.
-PyObject* to(const Arguments& given) {
-  if (!given.is_only(2) || !globals.ways || Py_TYPE(given[0]) != globals.tensor_type) return nullptr;
-  auto* a = reinterpret_cast<Array*>(given[0]);
-  if (!a->known() || globals.recorder || globals.watcher || !globals.fast || interpreting()) return nullptr;
-  const bool named = PyUnicode_CheckExact(given[1]), back = a->held;
-  if (back && !(named ? PyUnicode_CompareWithASCIIString(given[1], "cpu") == 0 : given[1] == globals.device)) return nullptr;
-  PyObject* key = named && !back ? Py_NewRef(given[1]) : PyLong_FromVoidPtr(back ? held_of(a)->device : given[1]);
-  PyObject* way = key ? PyDict_GetItemWithError(globals.ways, key) : nullptr;
-  Py_XDECREF(key);
-  if (!way || !(PyLong_AsLong(PyTuple_GET_ITEM(way, 4)) >> a->code & 1)) return nullptr;
-  if (back && !shows_all(a)) return nullptr;
-  PyObject* log = PyObject_CallNoArgs(globals.logged);
-  Py_XDECREF(log);
-  if (log != Py_None) return nullptr;
-  const int64_t start = now_ns();
-  PyObject* from = back ? Py_NewRef(held_of(a)->value) : numpy_for_reading(a);
-  PyObject* moved = from ? PyObject_CallOneArg(PyTuple_GET_ITEM(way, back ? 3 : 2), from) : nullptr;
-  Py_XDECREF(from);
-  if (!moved) return nullptr;
-  PyObject* result = nullptr;
-  if (back) {
-    result = view_ndarray(moved, true);
-    Py_DECREF(moved);
-    if (result && !reinterpret_cast<Array*>(result)->contiguous) Py_CLEAR(result);  // a library may lay values out in any way
-  } else if (Held* h = held_new(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(way, 1)), PyTuple_GET_ITEM(way, 0),
-                                span(a->code, a->size), moved, a->ndim(), a->shape())) {
-    result = as_object(array_of(globals.tensor_type, reinterpret_cast<PyObject*>(h), a->dtype, a->code, a->ndim(), a->shape()));
-  }
-  if (!result) return nullptr;
-  const int64_t sums[3] = {1, span(a->code, a->size), now_ns() - start};
-  for (int i = 0; i < 3; ++i) globals.transfers[i] += sums[i];
-  return result;
-}
-
 // ---- the type
 
 struct Named {
@@ -401,7 +362,6 @@ constexpr Named kShortcuts[] = {
     {"rows", rows},
     {"swapaxes", swapaxes},
     {"tensor", tensor},
-    {"to", to},
     {"tolist", tolist},
     {"transpose", transpose},
     {"zeros", constant<false>},

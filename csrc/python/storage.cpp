@@ -1,6 +1,5 @@
 // Storage: bytes from the pool or from outside, and copy-on-write between the handles that share them.
 #include <cstring>
-#include <utility>
 
 #include "../threads.h"
 #include "array.h"
@@ -46,16 +45,6 @@ void call_back(PyObject* callee, const char* format, Values... values) {
   PyErr_Restore(type, value, trace);
 }
 
-}  // namespace
-
-void tell_watcher(const char* kind, const void* address, int64_t nbytes, PyObject* detail) {
-  call_back(globals.watcher, "sKLO", kind,
-            static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(address)), static_cast<long long>(nbytes),
-            detail);
-}
-
-namespace {
-
 [[gnu::noinline]] void tell_listeners(const char* kind, const char* data, int64_t nbytes, bool reused) {
   if (pool_has_news.load(std::memory_order_relaxed)) {
     const PoolNews news = pool_take_news();
@@ -68,7 +57,10 @@ namespace {
       call_back(globals.trim_watcher, "LL", static_cast<long long>(news.trims),
                 static_cast<long long>(news.released));
   }
-  if (globals.watcher) tell_watcher(kind, data, nbytes, reused ? Py_True : Py_False);
+  if (!globals.watcher) return;
+  call_back(globals.watcher, "sKLO", kind,
+            static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(data)), static_cast<long long>(nbytes),
+            reused ? Py_True : Py_False);
 }
 
 inline void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
@@ -116,11 +108,9 @@ Block* copy_block(Storage* s) {
   Block* block = allocate(s->nbytes);
   if (!block) return nullptr;
   Block* source = s->block;
-  PyObject* owner = Py_XNewRef(s->owner);
   if (source) block_retain(source);
   const bool copied = s->nbytes == 0 || copy_bytes(block->data, s->data, s->nbytes);
   if (source) block_release(source);
-  Py_XDECREF(owner);
   if (copied) return block;
   block_release(block);
   return nullptr;
@@ -150,18 +140,18 @@ void storage_dealloc(PyObject* self) {
 }
 
 PyObject* storage_method_wrap(PyObject*, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"address", "nbytes", "owner", "writable", "lent", nullptr};
+  static const char* names[] = {"address", "nbytes", "owner", "writable", nullptr};
   PyObject *address, *owner;
   long long nbytes;
-  int writable, lent = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOp|p:wrap", const_cast<char**>(names), &address, &nbytes, &owner,
-                                   &writable, &lent))
+  int writable;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOp:wrap", const_cast<char**>(names), &address, &nbytes, &owner,
+                                   &writable))
     return nullptr;
   void* data = PyLong_AsVoidPtr(address);
   if (PyErr_Occurred()) return nullptr;
   if (nbytes < 0 || (!data && nbytes > 0))
     return PyErr_Format(PyExc_ValueError, "Storage.wrap: %lld bytes at address %p is no memory.", nbytes, data);
-  return reinterpret_cast<PyObject*>(storage_wrap(static_cast<char*>(data), nbytes, owner, writable != 0, lent != 0));
+  return reinterpret_cast<PyObject*>(storage_wrap(static_cast<char*>(data), nbytes, owner, writable != 0));
 }
 
 PyObject* storage_method_clone(PyObject* self, PyObject*) {
@@ -198,8 +188,7 @@ PyObject* get_device(PyObject*, void*) {
 PyMethodDef storage_methods[] = {
     {"wrap", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(storage_method_wrap)),
      METH_VARARGS | METH_KEYWORDS | METH_STATIC,
-     "wrap(address, nbytes, owner, writable, lent=False)\n--\n\nMemory someone else owns; `owner` is kept alive. lent: nobody "
-     "writes it, and a write here goes to a copy."},
+     "wrap(address, nbytes, owner, writable)\n--\n\nMemory someone else owns; `owner` is kept alive."},
     {"clone", storage_method_clone, METH_NOARGS,
      "clone($self, /)\n--\n\nA handle sharing the bytes until one side writes; a copy if ever exported or imported."},
     {"own", storage_method_own, METH_NOARGS,
@@ -264,7 +253,7 @@ Storage* storage_new(int64_t nbytes) {
   return s;
 }
 
-Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable, bool lent) {
+Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable) {
   Storage* s = blank();
   if (!s) return nullptr;
   Py_INCREF(owner);
@@ -273,7 +262,6 @@ Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable
   s->owner = owner;
   s->writable = writable;
   s->imported = true;
-  s->lent = lent;
   tell("wrap", data, nbytes, false);
   return s;
 }
@@ -298,20 +286,16 @@ bool storage_own(Storage* s) {
     raise_error("ViewError", "This tensor looks at read-only memory; write to a copy: x.clone().");
     return false;
   }
-  while (s->lent || (s->block && s->block->handles > 1)) {
+  while (s->block && s->block->handles > 1) {
     Block* before = s->block;
     Block* made = copy_block(s);
     if (!made) return false;
-    if (s->block != before || (before && before->handles == 1)) {  // another thread was here first
+    if (s->block != before || before->handles == 1) {  // another thread was here first
       block_release(made);
       continue;
     }
-    PyObject* owner = std::exchange(s->owner, nullptr);
-    const char* lent = s->data;
-    s->lent = s->imported = false;
     hold(s, made);
-    before ? drop(before) : tell("unwrap", lent, made->nbytes, false);
-    Py_XDECREF(owner);
+    drop(before);
     tell("copy", made->data, made->nbytes, made->reused);
   }
   return true;

@@ -9,6 +9,13 @@
 namespace tritium::python {
 namespace {
 
+// Whether the value of its storage is what the tensor shows.
+bool shows_all(Array* a) {
+  const Held* h = held_of(a);
+  return is_plain(static_cast<DType>(a->code)) && a->contiguous && a->offset == 0 && h->ndim == a->ndim() && h->value != Py_None &&
+         span(a->code, a->size) == h->nbytes && std::equal(h->dims, h->dims + h->ndim, a->shape());
+}
+
 // What the library takes for an argument: a new reference, or nullptr and an exception.
 PyObject* as_value(const Foreign& f, PyObject* given, int index) {
   if (given == Py_None) return Py_NewRef(given);

@@ -33,13 +33,12 @@ if TYPE_CHECKING or native is None:
         Row as Row,
         Storage as Storage,
         acting as acting,
-        calls as calls,
         carry_out as carry_out,
     )
 else:
     Storage, Held, Array = native.Storage, native.Held, native.Array
     Row, Caller, BoundCaller = native.Row, native.Caller, native.BoundCaller
-    acting, calls, carry_out = native.acting, native.calls, native.carry_out
+    acting, carry_out = native.acting, native.carry_out
 
 
 def _warn_near_limit(live: int, limit: int) -> None:
@@ -148,8 +147,7 @@ def _from(a: Array, begin: int) -> Array:
 
 def watch(watcher: pure.Watcher | None) -> None:
     """Call `watcher(kind, address, nbytes, reused)` at every "alloc", "free", "copy" (on write), and at every "wrap" and
-    "unwrap" of memory someone else owns; watcher(kind, handle, nbytes, device) where a tensor of a device whose library keeps
-    the memory is made ("hold") or freed ("drop")."""
+    "unwrap" of memory someone else owns."""
     if native is None:
         pure.POOL.watcher = watcher
     else:

@@ -209,7 +209,7 @@ def look(op: Op, x: Any, attrs: dict[str, Any], out: Any, call: Call | None) -> 
         raise ArgumentError(f"{op.name}: a tensor is needed, given {shown(x)}.")
     seen = op.view(x.layout, **attrs)
     if seen is None:
-        counters.hidden(x.nbytes, op.name)
+        counters.hidden(x.nbytes)
         x = ops.copy(x)
         seen = op.view(x.layout, **attrs)
         assert seen is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -91,45 +90,28 @@ watchers: tuple[Watcher, ...] = ()
 class Counters:
     """Counters of hidden copies and transfers between devices: cheap sums, always on.
 
-    Each of `listeners` is called for each, as listener(kind, nbytes, what, elapsed_ns): a "hidden" copy of an op, or a "transfer".
+    `heard(kind, nbytes, where, elapsed_ns)`, where it is set, is called for each: a "hidden" copy, or a "transfer".
     """
 
+    heard: Callable[[str, int, str, int], None] | None = None
+
     def __init__(self) -> None:
-        self.listeners: tuple[Callable[[str, int, str, int], None], ...] = ()
-        self.sums = np.zeros(3, np.int64)  # transfers, their bytes and ns; native code adds to them too
         self.reset()
 
     def reset(self) -> None:
         self.hidden_copies = self.hidden_copy_bytes = 0
-        self.sums[:] = 0
+        self.transfers = self.transfer_bytes = self.transfer_ns = 0
 
-    def hidden(self, nbytes: int, op: str) -> None:
+    def hidden(self, nbytes: int) -> None:
         self.hidden_copies += 1
         self.hidden_copy_bytes += nbytes
         if (log := settings.listener("memory")) is not None:
             log.debug("a view needs a hidden copy of %d bytes: its layout allows no view", nbytes)
-        for listener in self.listeners:
-            listener("hidden", nbytes, op, 0)
-
-    @property
-    def transfers(self) -> int:
-        return int(self.sums[0])
-
-    @property
-    def transfer_bytes(self) -> int:
-        return int(self.sums[1])
-
-    @property
-    def transfer_ns(self) -> int:
-        return int(self.sums[2])
+        if self.heard is not None:
+            self.heard("hidden", nbytes, "", 0)
 
 
 counters = Counters()
-# By the name and the id of a device: the device, the type of its storage, the value of a NumPy array, the NumPy array of a
-# value, and the dtypes that both take, as bits of their codes. Native code moves whole tensors by them where nobody is told.
-ways: dict[Any, tuple[Any, ...]] = {}
-if buffer.native is not None:
-    buffer.native.set_ways(ways, partial(settings.listener, "transfers"), counters.sums.ctypes.data)
 
 
 def watch(watcher: Watcher) -> Watcher:
@@ -240,26 +222,23 @@ def _tell(description: Launched, start_ns: int, elapsed_ns: int) -> None:
 
 
 def transfer(source: Array, target: Backend) -> Array:
-    """Copy the elements to another device, counted and timed; of memory that is the host's as soon as the tensor is written."""
+    """Copy the elements to another device, counted and timed."""
     spec = Spec(source.shape, source.dtype)
     origin: Backend = source.storage.device.backend
-    start, stop = time.perf_counter_ns(), None if target.of_host else target.timer()
-    data = np.ascontiguousarray(origin.download(source))
-    if origin.of_host and target.device.type == "cpu" and data.size:
-        lent = buffer.Storage.wrap(data.ctypes.data, data.nbytes, data, True, True)
-        out = Array(lent, spec.dtype, spec.shape, spec.strides, 0)
-    else:
-        out = target.new(spec)
-        target.upload(data, out)
-    elapsed = time.perf_counter_ns() - start if stop is None else stop()
-    way = f"{origin.device}->{target.device}"
-    counters.sums += (1, spec.nbytes, elapsed)
+    start, stop = time.perf_counter_ns(), target.timer()
+    out = target.new(spec)
+    target.upload(np.ascontiguousarray(origin.download(source)), out)
+    elapsed = stop()
+    counters.transfers += 1
+    counters.transfer_bytes += spec.nbytes
+    counters.transfer_ns += elapsed
     if (log := settings.listener("transfers")) is not None:
         log.debug(
             "%s from %s to %s: %d bytes in %.3g ms", spec, origin.device, target.device, spec.nbytes, elapsed / 1e6
         )
-    for listener in counters.listeners:
-        listener("transfer", spec.nbytes, way, elapsed)
+    if counters.heard is not None:
+        counters.heard("transfer", spec.nbytes, f"{origin.device}->{target.device}", elapsed)
     if watchers or recording.active:
-        _tell(launched(None, way, target.device, (spec,), (spec,), {}), start, elapsed)
+        name = f"{origin.device}->{target.device}"
+        _tell(launched(None, name, target.device, (spec,), (spec,), {}), start, elapsed)
     return out

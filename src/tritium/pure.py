@@ -21,7 +21,7 @@ from tritium.layout import Shape, in_tiles, is_contiguous, tiled_strides
 ALIGNMENT = 64
 MAX_DIMS = 32
 
-Watcher = Callable[[str, int, int, Any], None]
+Watcher = Callable[[str, int, int, bool], None]
 
 
 class _Pool:
@@ -38,7 +38,6 @@ class _Pool:
         )
         self.above = False  # live blocks were reported to be near the limit
         self.watcher: Watcher | None = None
-        self.calls = 0  # while there was a watcher
         self.alarm: Callable[[int, int], None] | None = None
         self.trim_watcher: Callable[[int, int], None] | None = None
         self.set_memory(0)
@@ -174,18 +173,18 @@ class _Block:
 class Storage:
     """The handle shared by a tensor and all its views; copy-on-write lives here."""
 
-    __slots__ = ("__weakref__", "_block", "exported", "imported", "lent", "writable")
+    __slots__ = ("__weakref__", "_block", "exported", "imported", "writable")
     device: Any = None  # set once by backends: every storage of this class is on the CPU
 
     def __init__(self, nbytes: int) -> None:
-        self.exported, self.imported, self.lent, self.writable = False, False, False, True
+        self.exported, self.imported, self.writable = False, False, True
         memory, _, reused = POOL.take(nbytes)
         self._hold(_Block(memory, nbytes, None))
         _tell("alloc", self, reused)
 
     @classmethod
-    def wrap(cls, address: int, nbytes: int, owner: Any, writable: bool, lent: bool = False) -> Storage:
-        """Wrap memory of another owner; `owner` is kept alive as long as it is in use. lent: a write goes to a copy."""
+    def wrap(cls, address: int, nbytes: int, owner: Any, writable: bool) -> Storage:
+        """Wrap memory of another owner; `owner` is kept alive as long as it is in use."""
         import ctypes
 
         self = cls.__new__(cls)
@@ -193,7 +192,7 @@ class Storage:
         if nbytes:
             raw = (ctypes.c_ubyte * nbytes).from_address(address)
             raw.owner = owner  # NumPy arrays over this memory may outlive every handle
-        self.exported, self.imported, self.lent, self.writable = False, True, lent, writable
+        self.exported, self.imported, self.writable = False, True, writable
         memory = np.frombuffer(raw, np.uint8)
         memory.flags.writeable = writable and nbytes > 0
         self._hold(_Block(memory, nbytes, owner))
@@ -244,7 +243,7 @@ class Storage:
             new._block.memory[: self.nbytes] = self._block.memory[: self.nbytes]
             return new
         new = type(self).__new__(type(self))
-        new.exported, new.imported, new.lent, new.writable = False, False, False, True
+        new.exported, new.imported, new.writable = False, False, True
         new._hold(self._block)
         return new
 
@@ -252,13 +251,12 @@ class Storage:
         """Prepare for a write: copy shared bytes, so that this handle owns them."""
         if not self.writable:
             raise ViewError("This tensor looks at read-only memory; write to a copy: x.clone().")
-        if self._block.handles > 1 or self.lent:
+        if self._block.handles > 1:
             memory, _, reused = POOL.take(self.nbytes)
             memory[: self.nbytes] = self._block.memory[: self.nbytes]
             nbytes = self.nbytes
             self._drop()
             self._hold(_Block(memory, nbytes, None))
-            self.imported = self.lent = False
             _tell("copy", self, reused)
         return self.address
 
@@ -280,15 +278,9 @@ class Held:
         self.device, self.nbytes, self.value, self.shape = device, nbytes, value, shape
         self.writable, self.fixed = True, False
         self._handles = [1]
-        self._tell("hold")
 
     def __del__(self) -> None:
         self._handles[0] -= 1
-        self._tell("drop")
-
-    def _tell(self, kind: str) -> None:
-        if POOL.watcher is not None:
-            POOL.watcher(kind, id(self), self.nbytes, self.device)
 
     def put(self, value: Any, shape: Shape) -> None:
         """Hold another value, of this shape."""
@@ -399,17 +391,11 @@ def acting() -> Any:
     return getattr(_thread, "acting", None)
 
 
-def calls() -> int:
-    """Return how many ops and programs were carried out while memory was watched."""
-    return POOL.calls
-
-
 def carry_out(what: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call fn(*args, **kwargs), with `what` as the result of acting() meanwhile."""
     if POOL.watcher is None:
         return fn(*args, **kwargs)
     before, _thread.acting = acting(), what
-    POOL.calls += 1
     try:
         return fn(*args, **kwargs)
     finally:

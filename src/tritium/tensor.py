@@ -251,7 +251,6 @@ class Tensor(Methods):
         """Return this tensor if it is contiguous, else a contiguous copy."""
         return self if self.is_contiguous() else ops.copy(self)
 
-    @quick("to")
     def to(self, *where: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
         """Convert to another dtype and/or device, in any order: x.to('f16'), x.to('cuda'), x.to('cpu', 'f32')."""
         if dtype is device is copy is None and len(where) == 1 and type(where[0]) is str and where[0] in _DTYPES:

@@ -89,7 +89,7 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"), [("sys.exit(7)", 7), ("1 / 0", 2), ("raise KeyboardInterrupt", 130), ("sys.exit('no')", 1)]
+    ("ends", "code"), [("sys.exit(7)", 7), ("1 / 0", 1), ("raise KeyboardInterrupt", 130), ("sys.exit('no')", 1)]
 )
 @pytest.mark.parametrize("option", ["--strict", "--json"])
 def test_a_script_that_fails_is_a_problem_still_looked_at_and_its_exit_code_is_ours(

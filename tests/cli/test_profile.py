@@ -100,14 +100,14 @@ def test_the_exit_code_of_a_script_is_passed_on_after_the_profile_was_written(fo
 
 def test_an_exception_shows_the_traceback_of_the_script_alone(folder: Path) -> None:
     found = run("-q", script(folder, SCRIPT + "\n1 / 0\n"))
-    assert found.exit_code == 2
+    assert found.exit_code == 1
     assert "ZeroDivisionError" in found.output
     assert "a.py" in found.output
     assert os.path.join("tritium", "cli") not in found.output
     assert "runpy" not in found.output
     p = load_profile("profile.json")
     assert {r.name for r in p.ops()} >= {"exp"}
-    assert "the program ended with exit code 2; what ran before it is here" in p.timeline.notes
+    assert "the program ended with exit code 1; what ran before it is here" in p.timeline.notes
 
 
 def test_threads_of_a_script_are_waited_for_and_profiled(folder: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_hook_of_a_script_shows_its_errors(folder: Path) -> None:
         found = run("-q", script(folder, hook))
     finally:
         sys.excepthook = before
-    assert found.exit_code == 2
+    assert found.exit_code == 1
     assert "hooked ZeroDivisionError" in found.output
     assert "Traceback" not in found.output
 
@@ -137,7 +137,7 @@ def test_a_module_that_is_none_is_an_error_and_no_profile(folder: Path) -> None:
 
 def test_an_error_of_tritium_in_a_script_is_the_scripts_own(folder: Path) -> None:
     found = run("-q", script(folder, "import tritium as tt\ntt.add(tt.ones(2), tt.ones(3))\n"))
-    assert found.exit_code == 2
+    assert found.exit_code == 1
     assert "ShapeError" in found.output
 
 

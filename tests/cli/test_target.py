@@ -62,7 +62,7 @@ def test_the_exit_code_is_that_of_the_script(
 
 
 def test_an_error_is_shown_without_our_own_frames(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_target(script(folder, "def f():\n    raise ValueError('mine')\nf()"), None) == 2
+    assert run_target(script(folder, "def f():\n    raise ValueError('mine')\nf()"), None) == 1
     told = capsys.readouterr().err
     assert "ValueError: mine" in told
     assert os.path.join("tritium", "cli") not in told

@@ -12,7 +12,6 @@ from tritium.see.memory.records import (
     AtPeak,
     DeviceUse,
     Event,
-    Growth,
     Idle,
     Moved,
     PythonSite,
@@ -46,6 +45,6 @@ def record(name: str = "a run", **more: Any) -> Memory:
         "advice": (Advice("hidden copies", f"{name} had to copy", MIB, "copies", "low"),),
         "pressure": Pressure("cpu", "high", 85, 100, "cgroup", f"evidence {name}", (Reading("cgroup", 85, 100),)),
         "resident": 70 * MIB, "unknown_frees": (name,), "python": PythonUse(10, 20, (PythonSite(f"{name}:9", 5, 1),)),
-        "notes": (name,), "repeated_ids": (name, name), "growth": (Growth(f"{name}:3", name, "cpu", 9, 9 * MIB, 9 * MIB, name),),
+        "notes": (name,), "repeated_ids": (name, name),
     }  # fmt: skip
     return Memory(**(made | more))

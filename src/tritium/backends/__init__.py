@@ -96,7 +96,6 @@ class Backend:
     has_f64 = True  # where not, a model's results may differ in their last bits from those of other devices
     has_complex = False  # whether it stores complex numbers; kernels say what they compute
     pages_caches = False  # whether sessions keep keys and values in blocks, which slots take as they grow
-    of_host = False  # whether its memory is the host's: what is downloaded is a view that nobody writes, and copies are done at once
     runs_ahead = False  # whether calls return before their work is done, and `bring` waits for no more than it must
     writes = True  # whether kernels write into memory; else they give values, which `run` puts in their place
 

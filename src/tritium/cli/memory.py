@@ -11,12 +11,10 @@ from pathlib import Path
 
 import click
 
-from tritium import escape
-from tritium.cli.target import FAILED, check_folders, check_outputs, check_target, make_workload, run_target
-from tritium.cli.text import echo, json_option, say, shown
+from tritium.cli.target import check_folders, check_outputs, check_target, make_workload, run_target
+from tritium.cli.text import echo, json_option, shown
 
 CALLS = 3  # of a workload
-LEAKED = 1  # exit code of the verdict
 
 
 @click.command(
@@ -33,7 +31,7 @@ LEAKED = 1  # exit code of the verdict
     help="Write a page (.html), everything (.json) or the events (.csv); repeatable.",
 )
 @click.option("--capacity", type=click.IntRange(1), default=100_000, show_default=True, help="Events the log holds.")
-@click.option("--leaks", is_flag=True, help="Exit code 1 if the memory of a line grows until the end.")
+@click.option("--leaks", is_flag=True, help="Exit code 1 if tensors outlive a script that succeeded.")
 @click.option("--python", is_flag=True, help="Track Python objects too (tracemalloc; slow).")
 @json_option("Print JSON with every event; the script's output goes to stderr.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
@@ -62,8 +60,7 @@ def memory(
     name = workload or module or script or ""
     aside = redirect_stdout(sys.stderr) if as_json else nullcontext()
     with aside, track_memory(name, capacity=capacity, python=python) as m:
-        args = target if own else target[1:]
-        code = _work(workload) if workload is not None else run_target(script, module, args, ended=m.stop)
+        code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
     record = m.record()
     if as_json:
         click.echo(records.dumps(record, indent=2, ascii_only=True))
@@ -72,12 +69,7 @@ def memory(
     for path, write, place in files:
         write(record, place)
         echo(f"written: {shown(path)}", err=True)
-    if leaks and not code:
-        for line in record.growth:
-            say(f"leak: {escape.terminal(str(line), None)}", "red", err=True)
-    if leaks and code == LEAKED:
-        code = FAILED  # the program's own code is not the verdict
-    raise SystemExit(code or LEAKED * (leaks and bool(record.growth)))
+    raise SystemExit(code or int(leaks and bool(record.leaks)))
 
 
 def _work(name: str) -> int:

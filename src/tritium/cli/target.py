@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tritium.perf.records.case import Case
 
 OURS = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", runpy.__file__)
-FAILED = 2  # exit code of a target that raised an error
 MAINS = ("__main__.py", "__main__.pyc")  # what makes a folder run
 
 
@@ -80,37 +79,29 @@ def _check_module(module: str) -> None:
         raise ArgumentError(f"-m {shown(module)}: there is no such module.")
 
 
-def run_target(
-    script: str | None, module: str | None, args: Sequence[str] = (), ended: Callable[[], object] | None = None
-) -> int:
+def run_target(script: str | None, module: str | None, args: Sequence[str] = ()) -> int:
     """Run a script (a file, a folder or a zip file with __main__.py) or a module as __main__; its exit code.
 
-    What it raises is shown as Python shows it, without our own frames, and is exit code 2: 1 is a verdict. `ended` is called when it has ended,
-    while its variables are still alive.
+    What it raises is shown as Python shows it, without our own frames, and is exit code 1.
     """
     check_target(script, module)
     folder = os.path.dirname(os.path.realpath(script)) if script is not None else os.getcwd()
-    variables: Any = None
     with _place(folder, [script or module or "", *args]):
         try:
             if script is not None:
-                variables = runpy.run_path(script, run_name="__main__")
+                runpy.run_path(script, run_name="__main__")
             else:
-                variables = runpy.run_module(module or "", run_name="__main__", alter_sys=True)
+                runpy.run_module(module or "", run_name="__main__", alter_sys=True)
             code = 0
         except SystemExit as asked:
             code = _exit_code(asked.code)
-            variables = getattr(getattr(_theirs(asked.__traceback__), "tb_frame", None), "f_globals", None)
         except KeyboardInterrupt as error:
             code = INTERRUPTED
             _show(error)
         except BaseException as error:
-            code = FAILED
+            code = 1
             _show(error)
         _wait_for_threads()
-        if ended is not None:
-            ended()
-    del variables  # kept until now
     return code
 
 

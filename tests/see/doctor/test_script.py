@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,124 +152,6 @@ def test_transfers_are_counted_with_their_share(null: str) -> None:
     (finding,) = found(program, "transfers")
     assert finding.severity in ("note", "warning", "problem")
     assert "30 transfers, 480 KiB" in finding.evidence
-    here = program.__code__.co_firstlineno + 2
-    assert finding.evidence.endswith(f"; cpu->null at tests/see/doctor/{HERE}:{here} (30 times)")
-
-
-def test_lines_that_transfer_are_listed_the_most_first() -> None:
-    there, back = "cpu->mlx", "mlx->cpu"
-    rows = (
-        (back, "a.py:1", 7),
-        (there, "b.py:2", 30),
-        (there, "c.py:3", 1),
-        (there, "d.py:4", 1),
-        (there, "e.py:5", 1),
-    )
-    finding = doctor_script.check_transfers([Copied(*row, 1024, 50_000_000) for row in rows], 1.0)
-    assert finding.severity == "problem"
-    assert finding.evidence == (
-        "40 transfers, 5 KiB, 250 ms: 25% of the run; cpu->mlx at b.py:2 (30 times), mlx->cpu at a.py:1 (7 times), "
-        "cpu->mlx at c.py:3 (1 time), 2 more"
-    )
-
-
-def test_a_transfer_that_memory_tracking_hears_of_too_is_counted_by_both(null: str) -> None:
-    x = tt.randn((64, 64), seed=0)
-    before = launch.counters.listeners
-
-    def program() -> None:
-        with tt.track_memory() as m:
-            x.to(null)
-        x.to(null)
-        assert [t.count for t in m.transfers] == [1]
-
-    with watching() as seen:
-        program()
-    first = program.__code__.co_firstlineno
-    moves = [(m.op, int(m.site.rpartition(":")[2]) - first, m.count, m.nbytes) for m in seen().transfers]
-    assert moves == [("cpu->null", 2, 1, 16384), ("cpu->null", 3, 1, 16384)]
-    assert launch.counters.listeners == before
-
-
-# ---- casts
-
-
-def trips(run: Callable[[], Any]) -> list[tuple[int, int, str, str, int, int]]:
-    """The round trips of a program: both lines from its first, both dtypes, count and bytes."""
-    with watching() as seen:
-        run()
-    first = run.__code__.co_firstlineno
-    lines = [tuple(int(site.rpartition(":")[2]) - first for site in (t.there, t.back)) for t in seen().round_trips]
-    return [(*at, str(t.dtype), str(t.via), t.count, t.nbytes) for at, t in zip(lines, seen().round_trips, strict=True)]
-
-
-def test_a_dtype_round_trip_is_found_with_both_lines() -> None:
-    x = tt.randn((100, 30), seed=0)
-
-    def program() -> None:
-        for _ in range(5):
-            y = x.to("f64")
-            z = tt.exp(y * 2.0 + 1.0)
-            z.to("f32")
-
-    assert trips(program) == [(2, 4, "f32", "f64", 5, 5 * 3000 * 12)]
-    (finding,) = found(program, "dtypes")
-    at = [f"tests/see/doctor/{HERE}:{program.__code__.co_firstlineno + n}" for n in (2, 4)]
-    assert finding.what == f"f32 becomes f64 at {at[0]} and f32 again at {at[1]}"
-    assert finding.evidence.startswith("5 times, 176 KiB written by casts; those between f32 and f64 take ")
-    assert finding.remedy == "compute in f32 throughout, or convert once, outside the loop"
-
-
-def test_a_loop_that_casts_there_and_back_is_one_round_trip() -> None:
-    def program() -> None:
-        x = tt.ones((10, 10))
-        for _ in range(5):
-            y = x.to("f16")
-            x = (y + 1.0).to("f32")
-
-    assert trips(program) == [(3, 4, "f32", "f16", 5, 5 * 600)]
-
-
-def test_an_operand_of_another_dtype_casts_too() -> None:
-    x, one = tt.randn((10, 10), seed=0), tt.ones((10, 10), dtype="f64")
-
-    def program() -> None:
-        y = x + one
-        y.to("f32")
-
-    assert [t[:4] for t in trips(program)] == [(1, 2, "f32", "f64")]
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        lambda: tt.ones((10, 10)).to("f16").to("f64"),  # further, not back
-        lambda: (tt.ones((10, 10)).to("f16"), tt.ones((10, 10), dtype="f16").to("f32")),  # another tensor
-        lambda: tt.ones((10, 10)).to("f32"),
-    ],
-)
-def test_casts_that_do_not_come_back_are_fine(program: Callable[[], Any]) -> None:
-    assert trips(program) == []
-    (finding,) = found(program, "dtypes")
-    assert (finding.severity, finding.what) == ("fine", "nothing is cast to another dtype and back")
-
-
-def test_round_trips_are_graded_by_the_share_of_their_casts_and_the_largest_come_first() -> None:
-    wide = doctor_watch.RoundTrip("a.py:1", "a.py:2", tt.f32, tt.f64, 1, 2048)
-    half = doctor_watch.RoundTrip("b.py:1", "b.py:2", tt.f32, tt.f16, 3, 4096)
-    casts = [
-        Calls(ops.astype, "k", "cpu", (Spec((8,), a),), Spec((8,), b), np.full(10, ns))
-        for a, b, ns in (
-            (tt.f32, tt.f64, 4_000_000),
-            (tt.f64, tt.f32, 1_000_000),
-            (tt.f32, tt.f16, 4_000_000),
-            (tt.f32, tt.i8, 10**8),
-        )
-    ]
-    first, second = doctor_script.check_dtypes([wide, half], casts, 1.0)
-    assert (first.severity, second.severity) == ("note", "warning")  # 4 % and 5 % of the run
-    assert first.evidence == "3 times, 4 KiB written by casts; those between f32 and f16 take 4% of the run"
-    assert second.evidence == "1 time, 2 KiB written by casts; those between f32 and f64 take 5% of the run"
 
 
 @pytest.fixture
@@ -334,7 +215,7 @@ def test_chains_are_calls_on_the_result_before() -> None:
         *spans((add, 0, 5, 1), (exp, 10, 5, 1), (odd, 20, 5, 1), (product, 30, 5, 1), (add, 40, 5, 1), (exp, 50, 5, 1)),
         1.0,
     )
-    assert run.chains == Chains(4, 20, 2 * 2 * 32, ("add", "exp"), 2, (s, s))
+    assert run.chains == Chains(4, 20, 2 * 2 * 32, ("add", "exp"), 2)
 
 
 @given(
@@ -353,15 +234,9 @@ def test_any_spans_can_be_summed(rows: list[tuple[Any, int, int]]) -> None:
 
 
 def test_small_calls_in_a_row_are_told_to_compile() -> None:
-    s = Spec((8,))
-    chain = Chains(200, 400_000_000, 1 << 20, ("multiply", "add", "relu"), 60, (s, Spec(())))
-    places = ((("multiply", (s, None)), "m.py:7"), (("multiply", (s, s)), "m.py:8"), (("add", (s, None)), "m.py:9"))
-    lines = {kind: Counter([place]) for kind, place in places}
-    finding = doctor_script.check_small_calls(chain, 300, lines, 1.0)
+    chain = Chains(200, 400_000_000, 1 << 20, ("multiply", "add", "relu"), 60)
+    finding = doctor_script.check_small_calls(chain, 300, 1.0)
     assert finding.severity == "warning"
-    assert finding.what == "many small calls follow one another at m.py:7 (1 time); tt.compile would fuse them"
-    unknown = doctor_script.check_small_calls(chain, 300, {}, 1.0)
-    assert unknown.what == "many small calls follow one another; tt.compile would fuse them"
     assert "200 of 300 calls" in finding.evidence
     assert "multiply → add → relu, 60 times" in finding.evidence
     assert "@tt.compile" in finding.remedy
@@ -370,20 +245,11 @@ def test_small_calls_in_a_row_are_told_to_compile() -> None:
 def test_times_that_vary_are_told_with_their_quartiles() -> None:
     steady = calls(ops.exp, Spec((8,)), times=[10_000_000] * 40)
     wide = calls(ops.tanh, Spec((8,)), times=[10_000_000, 30_000_000] * 20)
-    finding = doctor_script.check_spread([steady, wide], 1.0)
+    (finding,) = doctor_script.check_spread([steady, wide], 1.0)
     assert finding.severity == "warning"
-    assert finding.what == "times of tanh(f32[8]) vary by 100%"
-    assert doctor_script.check_spread([steady], 1.0).severity == "fine"
-
-
-def test_times_that_vary_are_one_finding_the_widest_first() -> None:
-    kinds = [calls(op, Spec((8,)), times=[10_000_000, slow] * 20) for op, slow in
-             ((ops.exp, 14_000_000), (ops.tanh, 30_000_000), (ops.log, 13_000_000), (ops.sin, 12_600_000))]  # fmt: skip
-    finding = doctor_script.check_spread(kinds, 1.0)
-    assert finding.what == "times of tanh(f32[8]) vary by 100%, exp(f32[8]) vary by 33%, log(f32[8]) vary by 26%"
-    assert [part.partition(":")[0] for part in finding.evidence.split("; ")] == [
-        f"40 calls of {op}(f32[8])" for op in ("tanh", "exp", "log")
-    ]
+    assert "tanh(f32[8]) vary by 100%" in finding.what
+    (fine,) = doctor_script.check_spread([steady], 1.0)
+    assert fine.severity == "fine"
 
 
 def test_the_pool_is_blamed_only_for_blocks_it_gave_back() -> None:
@@ -422,10 +288,10 @@ def test_programs_and_their_calls_are_counted() -> None:
 
 def test_a_tiny_batch_is_measured_beside_larger_ones() -> None:
     one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    finding = doctor_script.check_batches([one], {}, 1.0)
+    finding = doctor_script.check_batches([one], 1.0)
     assert "50 calls of matmul(f32[1,256], f32[256,256]), 50% of the run" in finding.evidence
     large = calls(ops.matmul, Spec((64, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    assert "no dense product of at most 8 rows" in doctor_script.check_batches([large], {}, 1.0).what
+    assert "no dense product of at most 8 rows" in doctor_script.check_batches([large], 1.0).what
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(2e-6, "warning"), (60e-6, "fine")])
@@ -435,7 +301,7 @@ def test_a_tiny_batch_is_told_where_a_larger_one_is_faster_for_each_row(
     trials = (Trial(1, (1e-6,) * 3, 0), Trial(64, (seconds,) * 3, 0))
     monkeypatch.setattr(doctor_script, "measure_batch", lambda *_: BatchSize(64, "measured", trials))
     one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    finding = doctor_script.check_batches([one], {}, 1.0)
+    finding = doctor_script.check_batches([one], 1.0)
     assert finding.severity == severity
     assert ("process_in_batches" in finding.remedy) == (severity == "warning")
     assert "64" in finding.evidence
@@ -445,48 +311,11 @@ def test_what_a_batch_costs_is_said_once_and_in_plain_numbers(monkeypatch: pytes
     trials = (Trial(1, (7.5e-4,) * 3, 0), Trial(64, (64 * 7.5e-5,) * 3, 0))
     monkeypatch.setattr(doctor_script, "measure_batch", lambda *_: BatchSize(64, "measured", trials))
     one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    finding = doctor_script.check_batches([one], {}, 1.0)
+    finding = doctor_script.check_batches([one], 1.0)
     assert finding.evidence.endswith(
         "measured now: 1 at a time take 750 µs a row, 64 at a time 75 µs: 10.0 times as fast (medians of 3 runs)"
     )
     assert "a batch of" not in finding.evidence
-
-
-def test_products_of_one_row_are_told_with_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = (Trial(1, (1e-6,) * 3, 0), Trial(64, (2e-6,) * 3, 0))
-    monkeypatch.setattr(doctor_script, "measure_batch", lambda *_: BatchSize(64, "measured", trials))
-    monkeypatch.setattr(doctor_script, "SHARE", 0.0)
-    x, w = tt.randn((1, 256), seed=0), tt.randn((256, 256), seed=1)
-
-    def program() -> None:
-        for i in range(30):
-            x @ w
-            if i % 3 == 0:
-                x @ w
-
-    (finding,) = found(program, "batches")
-    first = program.__code__.co_firstlineno
-    assert (
-        f"40 calls of matmul(f32[1,256], f32[256,256]) at tests/see/doctor/{HERE}:{first + 2} (30 times), "
-        in finding.evidence
-    )
-    assert f"{HERE}:{first + 4} (10 times), " in finding.evidence
-    assert finding.what.startswith("a batch of 1 is small")
-
-
-def test_chains_of_small_calls_are_told_with_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_watch, "SMALL_NS", 1 << 62)
-    monkeypatch.setattr(doctor_script, "CHAINED", (("warning", 0.0),))
-    x = tt.randn((16, 16), seed=0)
-
-    def program() -> None:
-        for _ in range(50):
-            tt.relu(x * 2.0 + 1.0)
-
-    (finding,) = found(program, "small calls")
-    assert (
-        f"follow one another at tests/see/doctor/{HERE}:{program.__code__.co_firstlineno + 2} (1 time)" in finding.what
-    )
 
 
 def test_copies_are_listed_largest_first() -> None:

@@ -11,13 +11,13 @@ from tritium.see.memory.hub import Raw
 from tritium.see.memory.records import timeline
 
 
-def raw(kind: str, key: Any, nbytes: int = 0, detail: Any = False, at: int = 0, op: Any = None, calls: int = 0) -> Raw:
-    return (kind, key, nbytes, detail, at, op, None, 0, "MainThread", calls)
+def raw(kind: str, key: Any, nbytes: int = 0, detail: Any = False, at: int = 0, op: Any = None) -> Raw:
+    return (kind, key, nbytes, detail, at, op, None, 0, "MainThread")
 
 
 def accounts(*events: Raw, capacity: int = 1000, start: int = 0) -> Accounts:
     made = Accounts(capacity)
-    made.begin({CPU: start}, 0)
+    made.begin(start, 0)
     made.take(events)
     return made
 
@@ -177,57 +177,3 @@ def test_more_lines_than_are_kept_apart_are_summed_up_as_one() -> None:
     a = accounts(*(raw("alloc", i, 1, op=op) for i, op in enumerate(ops)), capacity=1)
     assert len(a.lines) <= MOST_SITES + 1
     assert sum(s.count for s in a.sites()) == len(ops)
-
-
-def test_tensors_of_another_device_have_an_account_and_lines_of_their_own() -> None:
-    a = accounts(
-        raw("alloc", 1, 10), raw("hold", 2, 300, "mlx"), raw("hold", 3, 500, "mlx"), raw("drop", 2, 300, "mlx"),
-        raw("hold", 4, 50, "torch"), start=100,
-    )  # fmt: skip
-    assert {d: (x.start, x.current, x.peak, x.allocations, x.frees) for d in a.devices for x in [a.account(d)]} == {
-        CPU: (100, 110, 110, 1, 0),
-        "mlx": (0, 500, 800, 2, 1),
-        "torch": (0, 50, 50, 1, 0),
-    }
-    assert [(x.device, x.nbytes) for x in (a.allocation(e, 0) for e in a.held())] == [
-        (CPU, 10),
-        ("mlx", 500),
-        ("torch", 50),
-    ]
-    assert [(e.kind, e.device, e.nbytes, e.address) for e in a.events()][1:4] == [
-        ("alloc", "mlx", 300, 0),
-        ("alloc", "mlx", 500, 0),
-        ("free", "mlx", 300, 0),
-    ]
-    assert sorted((s.count, s.nbytes, s.live) for s in a.sites()) == [(4, 860, 560)]
-    assert [x.nbytes for x in a.at_peak("mlx").allocations] == [500, 300]
-    assert [x.nbytes for x in a.at_peak(CPU).allocations] == [10]
-    assert [x.nbytes for x in a.lives()] == [10]
-    changes, base = a.changes()
-    assert (base, changes.tolist()) == (100, [10, 0, 0, 0, 0])
-
-
-def test_a_tensor_from_before_that_is_freed_leaves_the_account_of_its_device() -> None:
-    a = Accounts(9)
-    a.begin({CPU: 0, "mlx": 700}, 0)
-    a.take([raw("drop", 9, 200, "mlx"), raw("hold", 1, 50, "mlx")])
-    mlx = a.account("mlx")
-    assert (mlx.start, mlx.current, mlx.peak, mlx.earlier, mlx.frees) == (700, 550, 700, 500, 1)
-    assert a.unknown.ids == []  # those are manual ones
-
-
-def test_growth_is_by_device_and_counts_calls_of_ops_as_time() -> None:
-    code = test_growth_is_by_device_and_counts_calls_of_ops_as_time.__code__
-
-    def at(n: int, kind: str, device: Any, calls: int) -> Raw:
-        return (kind, n, 1000, device, 0, "add", code, 0, "MainThread", calls)
-
-    a = accounts(
-        *(at(i, "hold", "mlx", 2 * i) for i in range(20)), *(at(i, "alloc", False, 40) for i in range(100, 102))
-    )
-    (growth,) = a.growth(46)
-    assert (growth.device, growth.blocks, growth.op, growth.more_bytes) == ("mlx", 20, "add", 20_000)
-    assert growth.site.endswith(f"test_accounts.py:{code.co_firstlineno}")
-    assert a.growth(100) == ()  # then it ended long before
-    freed = accounts(*(at(i, "hold", "mlx", 2 * i) for i in range(20)), *(at(i, "drop", "mlx", 40) for i in range(20)))
-    assert freed.growth(40) == ()

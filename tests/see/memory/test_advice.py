@@ -14,7 +14,7 @@ from tritium import memory
 from tritium.memory import ClassStats
 from tritium.see.memory import advice
 from tritium.see.memory.advice import Life, Observations
-from tritium.see.memory.records import Event, Growth
+from tritium.see.memory.records import Event
 
 MIB = 1 << 20
 STATS = replace(memory.stats(), classes=(), pooled_bytes=0, limit=64 * MIB)
@@ -149,37 +149,6 @@ def test_blocks_the_pool_does_not_keep_are_named() -> None:
     assert "larger than the pool's limit of 64 MiB" in found.description
     assert advice.repeated(seen([x._replace(reused=True) for x in big])) == []
     assert advice.repeated(seen([x._replace(died=None) for x in big])) == []
-
-
-def test_the_pool_is_not_blamed_for_blocks_that_another_line_took() -> None:
-    # for …: x = f(); kept.append(g()): each kept block is the one that x had a step before, so the next x needs a new one.
-    x = [life(4 * i + 1, 4 * i + 6, reused=False) for i in range(20)]
-    kept = [life(4 * i + 3, None, op="full", site="m.py:13", reused=i > 0) for i in range(20)]
-    assert advice.repeated(seen([*x, *kept])) == []
-    returned = advice.repeated(seen([*x, *(k._replace(reused=False) for k in kept)]))
-    assert {a.description.partition(" allocations")[0] for a in returned} == {
-        "19 of 20"
-    }  # had they come from the system
-
-
-def test_blocks_of_a_size_class_take_one_anothers_place() -> None:
-    one = [life(4 * i + 1, 4 * i + 2, reused=False) for i in range(5)]
-    other = [life(4 * i + 3, None, nbytes=MIB - 100, op="full", reused=True) for i in range(5)]
-    assert advice.repeated(seen([*one, *other])) == []
-    assert advice.repeated(seen([*one, *(o._replace(nbytes=MIB // 2) for o in other)])) != []
-
-
-@pytest.mark.parametrize(("of", "priority"), [(21, "high"), (20, "medium"), (6, "medium"), (5, "low")])
-def test_what_grows_comes_before_larger_savings(of: int, priority: str) -> None:
-    growth = Growth("m.py:3", "add", "cpu", 30, of * MIB, (of - 1) * MIB, "one more each step")
-    big = [life(2 * i + 1, 2 * i + 2, nbytes=100 * MIB, op="matmul", reused=False) for i in range(5)]
-    first, second = advice.advice(seen(big, devices_bytes={"cpu": 100 * MIB}), None, [growth])
-    assert second.kind == "repeated"
-    assert (first.kind, first.potential_savings, first.of) == ("growth", (of - 1) * MIB, "what is alive")
-    assert first.description.startswith(
-        f"m.py:3: 30 blocks alive, {of} MiB, one more each step. Something keeps them: "
-    )
-    assert first.priority == priority
 
 
 def event(kind: Any, nbytes: int, **more: Any) -> Event:

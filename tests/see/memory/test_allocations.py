@@ -308,31 +308,6 @@ def test_a_seeded_leak_is_found_and_named() -> None:
     assert "Still alive at the end: 4.82 KiB" in m.report()
 
 
-@pytest.mark.parametrize("library", ["mlx", "torch"])
-def test_tensors_on_mlx_and_torch_are_tracked_with_their_line(library: str) -> None:
-    pytest.importorskip("mlx.core" if library == "mlx" else library, exc_type=ImportError)
-    before = tt.ones((10, 10), device=library)
-    kept = []
-    with tt.track_memory() as m:
-        x = tt.ones((100, 100), device=library)
-        for _ in range(10):
-            kept.append(x + 1.0)
-        del x, before
-    (use,) = [d for d in m.devices() if d.device == library]
-    assert (use.start, use.current, use.net) == (400, 400_000, 399_600)
-    leaks = m.leaks()
-    here = test_tensors_on_mlx_and_torch_are_tracked_with_their_line.__code__.co_firstlineno + 8
-    assert {(a.nbytes, a.op, a.device) for a in leaks} == {(40_000, "add", library)}
-    assert len(leaks) == 10
-    assert all(a.site.endswith(f"test_allocations.py:{here}") for a in leaks)
-    with pytest.raises(tt.see.LeakError, match=f"by add at .*:{here} on {library}"):
-        m.assert_no_leaks(keep=kept[1:])
-    m.assert_no_leaks(keep=kept)
-    (growth,) = m.growth()
-    assert str(growth).endswith(f":{here}: 10 blocks alive on {library}, 391 KiB, one more each step")
-    assert [a.kind for a in m.generate_optimizations(library)] == ["growth"]
-
-
 @pytest.mark.usefixtures("emptied")
 def test_what_is_meant_to_stay_is_no_leak() -> None:
     with tt.track_memory() as m:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import made_report
@@ -11,7 +10,7 @@ from hostile import NAMES
 from html_pages import ALLOWED, Page
 from tritium.see.memory import file, page
 from tritium.see.memory.sections import blocks, sections
-from tritium.see.reports.blocks import Banner, Grid
+from tritium.see.reports.blocks import Grid
 
 
 def test_the_page_has_every_cell_of_the_terminal() -> None:
@@ -41,21 +40,6 @@ def test_the_suffix_html_writes_the_page(tmp_path: Path) -> None:
     ids = Page(text).values("id")
     assert len(ids) == len(set(ids))
     assert [s.id for s in sections(tracked)][:2] == ["memory", "time"]
-
-
-def test_the_banner_names_what_grows_else_what_is_alive() -> None:
-    m = memories.record(growth=(), leaks=())
-    alive, grows = replace(m, leaks=memories.record().leaks), memories.record("leaky.py")
-    banners = [sections(x)[0].blocks[0] for x in (m, alive, grows)]
-    assert [(b.tone, b.lede) for b in banners if isinstance(b, Banner)] == [
-        ("", ""),
-        ("", "1 allocation alive at the end: 4 MiB."),
-        ("bad", "Grows until the end: leaky.py:3: 9 blocks alive, 9 MiB, leaky.py."),
-    ]
-
-
-def test_a_sentence_on_the_pressure_is_on_the_page_once() -> None:
-    assert Page(memories.record("a.py").html()).seen.count("evidence a.py") == 1
 
 
 def test_hostile_names_are_only_text() -> None:

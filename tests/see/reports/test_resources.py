@@ -155,7 +155,7 @@ def test_a_tracked_run_tells_what_holds_its_memory_by_operation() -> None:
     ]
     assert [(p.name, p.value) for p in left.parts] == [("op0", 9 << 20)]
     assert chart.limit == 64 << 20
-    assert "at the end" in memory.text()
+    assert "outlived it" in memory.text()
 
 
 def test_a_history_opens_with_the_users_cases_and_folds_the_canaries_at_the_end() -> None:

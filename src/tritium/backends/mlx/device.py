@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt, launch
+from tritium import dtype as dt
 from tritium.backends import Device
 from tritium.backends.values import elements, missing
 from tritium.backends.values.device import Form, Memory, ValueBackend, kernels_of
@@ -87,7 +87,6 @@ class Mlx(ValueBackend):
     """One unit. Every call runs on its stream, which all threads share: a result may be read by another than made it."""
 
     storage = Memory
-    of_host = True
     compiler = "mx.compile"
 
     def __init__(self, device: Device) -> None:
@@ -103,13 +102,6 @@ class Mlx(ValueBackend):
         makers = {row: self._on_stream(maker) for row, maker in mlx_rows.makers(self.xp).items()}
         self.kernels = kernels_of(makers, f"mlx {device.unit}")
         self.missing = missing.MLX
-        launch.ways[str(device)] = launch.ways[id(device)] = (
-            device,
-            Memory,
-            mlx_space.copied,
-            self._lent,
-            mlx_space.COPIED,
-        )
 
     @property
     def stream(self) -> Any:
@@ -140,10 +132,6 @@ class Mlx(ValueBackend):
     def to_host(self, value: Any, t: DType) -> np.ndarray[Any, Any]:
         self._compute([value])
         return self._space.to_numpy(value, t, self.stream)
-
-    def _lent(self, value: Any) -> np.ndarray[Any, Any]:
-        with _computing:  # which the view does, of a value that is written down
-            return np.array(value, copy=False)
 
     def from_host(self, data: np.ndarray[Any, Any], t: DType) -> Any:
         self._check(t)

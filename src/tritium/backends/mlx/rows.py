@@ -16,7 +16,7 @@ from tritium.backends.mlx.space import BLOCK, TO_MLX, Space, concatenated, cos, 
 from tritium.backends.values import elements
 from tritium.backends.values.namespace import HALF, Bound, Fitted, Fn, Value, cast, wide
 from tritium.dtype import DType
-from tritium.errors import BoundsError, DeviceError
+from tritium.errors import BoundsError
 from tritium.layout import axes_of, axis_of
 from tritium.op import OPS, Op, Spec
 
@@ -370,11 +370,6 @@ def _integer_product(x: Value, y: Value, kind: Any) -> Value:
 
 def _matmul(xp: Space) -> Maker:
     def maker(out: Spec, algorithm: str) -> Fn:
-        if algorithm != "blas":
-            raise DeviceError(
-                f"matmul: algorithm={algorithm!r} chooses among the products of the CPU, and MLX has one. Leave it out, or multiply "
-                "there: x.to('cpu')."
-            )
         if out.dtype.is_float:
             return in_f32(mx.matmul)(out)
         return xp.in_double(lambda x, y: _integer_product(x, y, TO_MLX[out.dtype]))

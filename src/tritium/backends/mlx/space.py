@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -38,17 +38,12 @@ def stream_of(unit: Any) -> Any:
     return getattr(mx, "new_thread_unsafe_stream", mx.default_stream)(unit)
 
 
-# MLX shares no memory of the host's on the CPU. By DLPack it copies a little sooner than by mx.array, where it has both.
-copied = partial(mx.from_dlpack, copy=True) if hasattr(mx, "from_dlpack") else mx.array
-COPIED = sum(1 << t.code for t in TO_MLX if t not in (dt.bf16, dt.f64))  # whose dtype it keeps, as bits
-
-
 def to_mlx(data: np.ndarray[Any, Any], t: DType, unit: Any = None) -> Value:
     """A copy of a NumPy array. MLX makes f64 of it only when told, and knows no bfloat16 of NumPy's."""
-    data = np.ascontiguousarray(data).reshape(-1).reshape(data.shape)  # axes of size 1 may have negative strides
+    data = np.array(data, order="C").reshape(-1).reshape(data.shape)  # axes of size 1 may have negative strides
     if t is dt.bf16:
-        return mx.view(copied(data.view(np.uint16)), mx.bfloat16, stream=unit)
-    return mx.array(data, dtype=mx.float64) if t is dt.f64 else copied(data)
+        return mx.view(mx.array(data.view(np.uint16)), mx.bfloat16, stream=unit)
+    return mx.array(data, dtype=TO_MLX[t])
 
 
 def to_numpy(x: Value, t: DType, unit: Any = None) -> np.ndarray[Any, Any]:

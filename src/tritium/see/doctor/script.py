@@ -7,7 +7,6 @@ program's own costliest small product.
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
@@ -19,7 +18,6 @@ from tritium.dtype import f32, tern2
 from tritium.functions import randn
 from tritium.machine.facts import bytes_text, seconds_text
 from tritium.op import Spec, Specs
-from tritium.perf.amounts import many
 from tritium.see.doctor.checks import Check, Finding, Levels, Severity, grade
 from tritium.see.doctor.watch import (
     LEAST_WEIGHTS,
@@ -28,10 +26,9 @@ from tritium.see.doctor.watch import (
     Chains,
     Compilations,
     Copied,
-    Lines,
-    RoundTrip,
     Strided,
     Ternary,
+    Transfers,
 )
 
 LEAST_ALLOCATIONS = 100
@@ -42,7 +39,6 @@ POOL: Levels = (
 )  # share of allocations taken from the system although such blocks had been returned to it
 COPIED: Levels = (("warning", 1 << 20), ("note", 1))  # bytes of hidden copies
 MOVED: Levels = (("problem", 0.25), ("warning", 0.05), ("note", 0.0))  # share of the run spent in transfers
-CONVERTED: Levels = (("warning", 0.05), ("note", 0.0))  # share of the run spent in casts there and back
 SPREAD: Levels = (("warning", 0.5), ("note", 0.2))  # interquartile range over median of the times
 SHARE = 0.02  # of the run: calls that take less are not reported
 CHAINED: Levels = (("warning", 0.2), ("note", 0.02))  # share of the run in chains of small calls
@@ -86,16 +82,12 @@ def check_copies(copies: Sequence[Copied]) -> list[Finding]:
     return findings
 
 
-def check_transfers(moves: Sequence[Copied], seconds: float) -> Finding:
-    if not moves:
+def check_transfers(total: Transfers, seconds: float) -> Finding:
+    count, nbytes, ns = total
+    if not count:
         return Finding("fine", "nothing moved between devices")
-    count, spent_s = sum(m.count for m in moves), sum(m.elapsed_ns for m in moves) / 1e9
-    share = spent_s / seconds if seconds else 0.0
-    lines = Counter({f"{m.op} at {m.site}": m.count for m in moves})
-    evidence = (
-        f"{many(count, 'transfer')}, {bytes_text(sum(m.nbytes for m in moves))}, {seconds_text(spent_s)}: {share:.0%} of the run; "
-        f"{_lines_text(lines)}"
-    )
+    share = ns / 1e9 / seconds if seconds else 0.0
+    evidence = f"{count} transfers, {bytes_text(nbytes)}, {seconds_text(ns / 1e9)}: {share:.0%} of the run"
     severity: Severity = grade(share, MOVED) if count >= LEAST_CALLS else "note"
     return Finding(
         severity, "tensors move between devices", evidence,
@@ -103,57 +95,34 @@ def check_transfers(moves: Sequence[Copied], seconds: float) -> Finding:
     )  # fmt: skip
 
 
-def check_dtypes(trips: Sequence[RoundTrip], calls: Sequence[Calls], seconds: float) -> list[Finding]:
-    findings = []
-    for t in sorted(trips, key=lambda t: -t.nbytes)[:5]:
-        ways = ((t.dtype, t.via), (t.via, t.dtype))
-        casts = [c for c in calls if c.op is ops.astype and (c.inputs[0].dtype, c.out.dtype) in ways]  # type: ignore[union-attr]
-        share = sum(c.total_ns for c in casts) / 1e9 / seconds if seconds else 0.0
-        findings.append(Finding(
-            grade(share, CONVERTED), f"{t.dtype} becomes {t.via} at {t.there} and {t.dtype} again at {t.back}",
-            f"{many(t.count, 'time')}, {bytes_text(t.nbytes)} written by casts; those between {t.dtype} and {t.via} take {share:.0%} of "
-            "the run",
-            f"compute in {t.dtype} throughout, or convert once, outside the loop",
-        ))  # fmt: skip
-    return findings or [Finding("fine", "nothing is cast to another dtype and back")]
-
-
-def _lines_text(lines: Counter[str]) -> str:
-    """Return the three most frequent lines: "a.py:3 (30 times), b.py:1 (1 time), 2 more"."""
-    rest = [f"{len(lines) - 3} more"] * (len(lines) > 3)
-    return ", ".join([*(f"{line} ({many(count, 'time')})" for line, count in lines.most_common(3)), *rest])
-
-
-def _where(lines: Lines, op: str, inputs: Specs) -> str:
-    """Return the lines of calls of an op on such operands: " at a.py:3 (30 times)"; "" if none reached Python."""
-    sites = [counts for (name, specs), counts in lines.items() if name == op and _match(specs, inputs)]
-    return f" at {_lines_text(sum(sites, Counter[str]()))}" if sites else ""
-
-
-def check_spread(calls: Sequence[Calls], seconds: float) -> Finding:
+def check_spread(calls: Sequence[Calls], seconds: float) -> list[Finding]:
     repeated = [c for c in calls if len(c.elapsed_ns) >= LEAST_CALLS and c.total_ns >= SHARE * seconds * 1e9]
-    wide = []
+    findings = []
     for c in repeated:
         low, middle, high, late = np.quantile(c.elapsed_ns, (0.25, 0.5, 0.75, 0.95)).tolist()
         spread = (high - low) / middle if middle else 0.0
-        if grade(spread, SPREAD) != "fine":
+        severity = grade(spread, SPREAD)
+        if severity != "fine":
             evidence = (
-                f"{len(c.elapsed_ns)} calls of {c}: half between {seconds_text(low / 1e9)} and {seconds_text(high / 1e9)}, 95th "
+                f"{len(c.elapsed_ns)} calls: half between {seconds_text(low / 1e9)} and {seconds_text(high / 1e9)}, 95th "
                 f"percentile {seconds_text(late / 1e9)}"
             )
-            wide.append((spread, str(c), evidence))
-    if not wide:
-        kinds = f"{len(repeated)} kinds of calls were repeated often enough to judge"
-        return Finding("fine", f"times of repeated calls are steady ({kinds})")
-    wide.sort(key=lambda entry: -entry[0])
-    return Finding(
-        grade(wide[0][0], SPREAD), f"times of {', '.join(f'{c} vary by {spread:.0%}' for spread, c, _ in wide[:3])}",
-        "; ".join(evidence for *_, evidence in wide[:3]),
-        "see the findings on the machine; compare two versions with tritium compare, not with one run of each",
-    )  # fmt: skip
+            findings.append((spread, Finding(
+                severity, f"times of {c} vary by {spread:.0%}", evidence,
+                "see the findings on the machine; compare two versions with tritium compare, not with one run of each",
+            )))  # fmt: skip
+    findings.sort(key=lambda entry: -entry[0])
+    if findings:
+        return [finding for _, finding in findings[:3]]
+    return [
+        Finding(
+            "fine",
+            f"times of repeated calls are steady ({len(repeated)} kinds of calls were repeated often enough to judge)",
+        )
+    ]
 
 
-def check_small_calls(chains: Chains | None, eager_calls: int, lines: Lines, seconds: float) -> Finding:
+def check_small_calls(chains: Chains | None, eager_calls: int, seconds: float) -> Finding:
     if chains is None or chains.calls < LEAST_CALLS:
         return Finding("fine", "no chains of small calls that fusion could replace")
     share = chains.elapsed_ns / 1e9 / seconds if seconds else 0.0
@@ -165,9 +134,8 @@ def check_small_calls(chains: Chains | None, eager_calls: int, lines: Lines, sec
     severity = grade(share, CHAINED)
     if severity == "fine":
         return Finding("fine", "chains of small calls take little time", evidence)
-    where = _where(lines, chains.names[0], chains.inputs)
     return Finding(
-        severity, f"many small calls follow one another{where}; tt.compile would fuse them", evidence,
+        severity, "many small calls follow one another; tt.compile would fuse them", evidence,
         "decorate the function that contains them with @tt.compile; fn.explain(x) shows what was fused",
     )  # fmt: skip
 
@@ -236,7 +204,7 @@ def _weight_spec(c: Calls) -> Spec | None:
     return w if w is not None and w.ndim == 2 and w.dtype is f32 and w.size >= LEAST_WEIGHTS else None
 
 
-def check_batches(calls: Sequence[Calls], lines: Lines, seconds: float) -> Finding:
+def check_batches(calls: Sequence[Calls], seconds: float) -> Finding:
     """Check the costliest product of few rows by measuring it with larger batches, too."""
     few = [c for c in calls if c.device == "cpu" and _count_rows(c) is not None and len(c.elapsed_ns) >= LEAST_CALLS]
     relevant = [c for c in few if c.total_ns >= SHARE * seconds * 1e9]
@@ -246,8 +214,7 @@ def check_batches(calls: Sequence[Calls], lines: Lines, seconds: float) -> Findi
     size = _count_rows(costliest) or 1
     result = measure_batch(costliest, size)
     advice = result.advice(size)
-    where, share = _where(lines, costliest.op.name, costliest.inputs), costliest.total_ns / 1e9 / seconds
-    evidence = f"{len(costliest.elapsed_ns)} calls of {costliest}{where}, {share:.0%} of the run"
+    evidence = f"{len(costliest.elapsed_ns)} calls of {costliest}, {costliest.total_ns / 1e9 / seconds:.0%} of the run"
     if not advice:
         return Finding("fine", "small batches cost little here", f"{evidence}; best: {result}")
     return Finding(
@@ -295,11 +262,10 @@ SCRIPT = (
     Check("memory pool", check_pool, ("before", "after")),
     Check("hidden copies", check_copies, ("copies",)),
     Check("transfers", check_transfers, ("transfers", "seconds")),
-    Check("dtypes", check_dtypes, ("round_trips", "calls", "seconds")),
     Check("steady times", check_spread, ("calls", "seconds")),
-    Check("small calls", check_small_calls, ("chains", "eager_calls", "lines", "seconds")),
+    Check("small calls", check_small_calls, ("chains", "eager_calls", "seconds")),
     Check("compilation", check_compilation, ("compiled",)),
     Check("layouts", check_layouts, ("strided", "calls", "seconds")),
     Check("f32 weights", check_weights, ("ternary", "calls", "seconds")),
-    Check("batches", check_batches, ("calls", "lines", "seconds")),
+    Check("batches", check_batches, ("calls", "seconds")),
 )

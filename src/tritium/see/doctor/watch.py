@@ -7,20 +7,18 @@ Python: the first of each kind, and every product. Findings about layouts and va
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tritium import launch, memory, ops, recording
 from tritium.buffer import host
 from tritium.compiler import program
-from tritium.dtype import DType, f32
+from tritium.dtype import f32
 from tritium.op import OPS, Interpreter, Kind, Op, Spec, Specs, eager
 from tritium.quant import scale_of
 from tritium.see.memory import hub
@@ -52,13 +50,12 @@ class Calls:
 
 @dataclass(frozen=True)
 class Copied:
-    """Copies made at one line: by a view op whose input layout cannot be viewed that way, or between devices ("cpu->mlx")."""
+    """Copies made at one line of the program by a view op whose input layout cannot be viewed that way."""
 
     op: str
     site: str
     count: int
     nbytes: int
-    elapsed_ns: int = 0  # of transfers
 
 
 @dataclass(frozen=True)
@@ -92,19 +89,14 @@ class Chains:
     saved_bytes: int  # memory traffic that fusion would save
     names: tuple[str, ...]  # of the most frequent chain
     times: int  # occurrences of that chain
-    inputs: Specs = ()  # of its first call
 
 
-@dataclass(frozen=True)
-class RoundTrip:
-    """Values that became another dtype at one line, by a cast or beside an operand of it, and were cast back at another."""
+class Transfers(NamedTuple):
+    """Counts of transfers between devices."""
 
-    there: str
-    back: str
-    dtype: DType
-    via: DType
-    count: int
-    nbytes: int  # that both casts wrote
+    transfers: int = 0
+    nbytes: int = 0
+    elapsed_ns: int = 0
 
 
 class Compilations(NamedTuple):
@@ -112,9 +104,6 @@ class Compilations(NamedTuple):
 
     calls: int = 0
     programs: int = 0
-
-
-Lines = Mapping[tuple[str, Specs], Counter[str]]  # by op and operands, the lines of the calls that reached Python
 
 
 @dataclass(frozen=True)
@@ -127,11 +116,9 @@ class Run:
     chains: Chains | None = None
     before: memory.Stats | None = None
     after: memory.Stats | None = None
-    transfers: tuple[Copied, ...] = ()
+    transfers: Transfers = field(default_factory=Transfers)
     compiled: Compilations = field(default_factory=Compilations)
     copies: tuple[Copied, ...] = ()
-    round_trips: tuple[RoundTrip, ...] = ()
-    lines: Lines = field(default_factory=dict)
     strided: tuple[Strided, ...] = ()
     ternary: tuple[Ternary, ...] = ()
     dropped: int = 0
@@ -144,20 +131,9 @@ class Run:
 class Notes:
     """Observations of the operand inspector."""
 
-    lines: dict[tuple[str, Specs], Counter[str]] = field(default_factory=dict)
-    copies: dict[str, dict[tuple[str, str], list[int]]] = field(default_factory=lambda: {"hidden": {}, "transfer": {}})
-    casts: WeakKeyDictionary[Any, tuple[DType, str]] = field(default_factory=WeakKeyDictionary)
-    round_trips: dict[tuple[str, DType, DType], list[Any]] = field(default_factory=dict)  # the first line, count, bytes
+    copies: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     strided: dict[tuple[str, str], Strided] = field(default_factory=dict)
     ternary: dict[tuple[str, str, Spec], Ternary | None] = field(default_factory=dict)
-
-    def hear(self, kind: str, nbytes: int, what: str, elapsed_ns: int) -> None:
-        """Count a hidden copy or a transfer at its line."""
-        sums = self.copies[kind].setdefault((what, site()), [0, 0, 0])
-        sums[:] = [sums[0] + 1, sums[1] + nbytes, sums[2] + elapsed_ns]
-
-    def copied(self, kind: str) -> tuple[Copied, ...]:
-        return tuple(Copied(*key, *sums) for key, sums in self.copies[kind].items())
 
 
 def site() -> str:
@@ -173,41 +149,21 @@ class OperandInspector:
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Any) -> Any:
         product = op in (ops.matmul, ops.linear) and len(inputs) > 1
-        # Without `call`, native code cannot replay it: every product comes through here, with its weights, and every cast.
-        result = self.interpreter.emit(op, inputs, attrs, out, None if product or op is ops.astype else call)
-        specs = tuple(x.spec if isinstance(x, Tensor) else None for x in inputs)
-        self.notes.lines.setdefault((op.name, specs), Counter())[site()] += 1
-        self.dtypes(op, inputs, result)
-        if op.kind in (Kind.MAP, Kind.REDUCE):
+        # Without `call`, native code cannot replay it: every product comes through here, with its weights.
+        result = self.interpreter.emit(op, inputs, attrs, out, None if product else call)
+        if op.kind is Kind.VIEW:
+            self.view(op, inputs[0], attrs)
+        elif op.kind in (Kind.MAP, Kind.REDUCE):
             self.elements(op, inputs)
         elif product:
             self.weights(op, inputs[1])
         return result
 
-    def dtypes(self, op: Op, inputs: tuple[Any, ...], result: Any) -> None:
-        """Follow what was cast through the ops that reach Python, until it is cast back; then its lines are known."""
-        tensors = [i for i in inputs if isinstance(i, Tensor)]
-        if not tensors or not isinstance(result, Tensor):
-            return
-        casts, trips, here = self.notes.casts, self.notes.round_trips, site()
-        operands = [casts[i.storage] for i in tensors if i.storage in casts]
-        if op is not ops.astype:
-            promoted = [
-                (i.dtype, here)
-                for i in tensors
-                if i.dtype.is_float and result.dtype.is_float and i.dtype is not result.dtype
-            ]
-            casts.update((result.storage, cast) for cast in promoted or operands)
-            return
-        key = (here, result.dtype, tensors[0].dtype)
-        for dtype, there in operands:
-            other_way = any(back == there and first == here for (back, *_), (first, *_) in trips.items())  # of a loop
-            if dtype is result.dtype and not other_way:
-                trips.setdefault(key, [there, 0, 0])
-        if key in trips:
-            there, count, nbytes = trips[key]
-            trips[key] = [there, count + 1, nbytes + tensors[0].nbytes + result.nbytes]
-        casts[result.storage] = tensors[0].dtype, here
+    def view(self, op: Op, x: Any, attrs: dict[str, Any]) -> None:
+        if isinstance(x, Tensor) and op.view is not None and op.view(x.layout, **attrs) is None:
+            totals = self.notes.copies.setdefault((op.name, site()), [0, 0])
+            totals[0] += 1
+            totals[1] += x.nbytes
 
     def elements(self, op: Op, inputs: tuple[Any, ...]) -> None:
         for x in inputs:
@@ -231,11 +187,10 @@ def watching() -> Iterator[Callable[[], Run]]:
     notes, recorder = Notes(), recording.Recorder()
     for op in OPS.values():
         op.forget()  # so that the first call of each kind reaches Python again, where it is inspected
-    before, programs = memory.stats(), program.counters.programs
+    before, transfers, programs = memory.stats(), _transfers(), program.counters.programs
     interpreter = eager[0]
     eager[0] = OperandInspector(interpreter, notes)
     result = Run(0.0)
-    launch.counters.listeners = (*launch.counters.listeners, notes.hear)
     recorder.start()
     start = perf_counter()
     try:
@@ -244,22 +199,28 @@ def watching() -> Iterator[Callable[[], Run]]:
         seconds = perf_counter() - start
         recorder.stop()
         eager[0] = interpreter
-        launch.counters.listeners = tuple(other for other in launch.counters.listeners if other != notes.hear)
         events, spans = recorder.read()
         runs = sum(isinstance(what, launch.Ran) for what in events)
         result = replace(
             summarize(events, np.asarray(spans), seconds),
             before=before,
             after=memory.stats(),
-            transfers=notes.copied("transfer"),
-            lines=notes.lines,
-            round_trips=tuple(RoundTrip(there, *key, *sums) for key, (there, *sums) in notes.round_trips.items()),
+            transfers=_subtract(_transfers(), transfers),
             compiled=Compilations(runs, program.counters.programs - programs),
-            copies=notes.copied("hidden"),
+            copies=tuple(Copied(name, place, n, size) for (name, place), (n, size) in notes.copies.items()),
             strided=tuple(notes.strided.values()),
             ternary=tuple(t for t in notes.ternary.values() if t is not None),
             dropped=recorder.dropped,
         )
+
+
+def _transfers() -> Transfers:
+    c = launch.counters
+    return Transfers(c.transfers, c.transfer_bytes, c.transfer_ns)
+
+
+def _subtract(now: Transfers, then: Transfers) -> Transfers:
+    return Transfers(*(a - b for a, b in zip(now, then, strict=True)))
 
 
 def summarize(events: Sequence[Any], spans: np.ndarray[Any, Any], seconds: float) -> Run:
@@ -304,14 +265,15 @@ def find_chains(calls: Sequence[tuple[Any, int, int]]) -> Chains | None:
     long = [c for c in runs if len(c) > 1]
     if not long:
         return None
-    ((most_frequent, inputs), times), *_ = Counter(
-        (tuple(w.op.name for w, _ in c), c[0][0].inputs) for c in long
-    ).most_common()
+    names: dict[tuple[str, ...], int] = {}
+    for c in long:
+        key = tuple(w.op.name for w, _ in c)
+        names[key] = names.get(key, 0) + 1
+    most_frequent = max(names, key=lambda key: names[key])
     return Chains(
         sum(map(len, long)),
         sum(ns for c in long for _, ns in c),
         sum(2 * w.out.nbytes for c in long for w, _ in c[:-1]),
         most_frequent,
-        times,
-        inputs,
+        names[most_frequent],
     )

@@ -6,29 +6,23 @@ stays exact.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tritium.see.memory import advice, growth, hub
-from tritium.see.memory.records import Allocation, AtPeak, Event, Growth, Kind, Moved, SiteUse, change
+from tritium.see.memory import advice, hub
+from tritium.see.memory.records import Allocation, AtPeak, Event, Kind, Moved, SiteUse, change
 
 MOST_SITES = 10_000  # with sums of their own; all further lines share one entry
 MOST_FLAGGED = 1000  # ids that are listed; further ones are only counted
 CPU = "cpu"
 KINDS: dict[str, Kind] = {
     "alloc": "alloc", "copy": "cow", "free": "free", "wrap": "import", "unwrap": "release", "hidden": "hidden",
-    "transfer": "transfer", "manual": "manual", "manual free": "free", "hold": "alloc", "drop": "free",
+    "transfer": "transfer", "manual": "manual", "manual free": "free",
 }  # fmt: skip
-ELSEWHERE = (
-    "manual",
-    "manual free",
-    "hold",
-    "drop",
-)  # kinds of memory that is not the pool's: the detail is its device
 
 
 class Flagged:
@@ -78,9 +72,8 @@ class Accounts:
 
     def __init__(self, capacity: int) -> None:
         self.devices: dict[str, Account] = {CPU: Account()}
-        self.live: dict[
-            Any, Entry
-        ] = {}  # by address, or that of a handle of another device; of manual ones by device and id
+        self.live: dict[int, Entry] = {}  # by address
+        self.manual: dict[tuple[str, str], Entry] = {}  # by device and id
         self.log: deque[Entry] = deque(maxlen=capacity)
         self.lines: dict[Any, list[Any]] = {}
         self.moved: dict[tuple[str, str], list[int]] = {}
@@ -89,9 +82,8 @@ class Accounts:
         self.seen = 0
         self.began_ns = 0
 
-    def begin(self, current: Mapping[str, int], now_ns: int) -> None:
-        """Start with the bytes that each device has alive."""
-        self.devices, self.began_ns = {d: Account.with_bytes(n, now_ns) for d, n in current.items()}, now_ns
+    def begin(self, current: int, now_ns: int) -> None:
+        self.devices[CPU], self.began_ns = Account.with_bytes(current, now_ns), now_ns
 
     @property
     def dropped(self) -> int:
@@ -132,7 +124,9 @@ class Accounts:
                 sums[2] += raw[3]
             else:
                 cpu.current = current
-                if kind == "manual" and (raw[3], raw[1]) in live:  # the old buffer is freed first, in the log too
+                if (
+                    kind == "manual" and (raw[3], raw[1]) in self.manual
+                ):  # the old buffer is freed first, in the log too
                     self.repeated.add(raw[1])
                     log.append(self._other(number, ("manual free", raw[1], 0, *raw[3:])))
                     number += 1
@@ -144,27 +138,22 @@ class Accounts:
     def _line(self, key: Any, raw: hub.Raw) -> list[Any]:
         """Return the sums of an op at a line: count, bytes, reused; and an event, which keeps the objects of the key alive."""
         if len(self.lines) >= MOST_SITES:
-            key, raw = raw[0] == "hold", (raw[0], 0, 0, False, 0, "(more lines)", None, 0, "", 0)
+            key, raw = None, ("alloc", 0, 0, False, 0, "(more lines)", None, 0, "")
         return self.lines.setdefault(key, [0, 0, 0, raw])
 
     def _other(self, number: int, raw: hub.Raw) -> Entry:
         """Add an event that is neither an allocation nor a free of the pool, and return its log entry."""
         kind, key, nbytes, detail = raw[:4]
-        handle = key if kind in ("hold", "drop") else (detail, key)
         if kind == "transfer":
             sums = self.moved.setdefault(detail, [0, 0, 0])
             sums[:] = [sums[0] + 1, sums[1] + nbytes, sums[2] + (key if isinstance(key, int) else 0)]
-        elif kind in ("manual", "hold"):
-            self._grow(str(detail), nbytes, number, raw[4])
-            self.live[handle] = (number, raw, None)
-            if kind == "hold":
-                sums = self.lines.get(line := (id(raw[6]), raw[7], id(raw[5]), id(detail))) or self._line(line, raw)
-                sums[:2] = [sums[0] + 1, sums[1] + nbytes]
-        elif kind in ("manual free", "drop"):
-            born = self.live.pop(handle, None)
-            if born is not None or kind == "drop":
-                self._shrink(str(detail), nbytes if born is None else born[1][2], born is None)
-            else:
+        elif kind == "manual":
+            self._grow(detail, nbytes, number, raw[4])
+            entry = self.manual[detail, key] = (number, raw, None)
+            return entry
+        elif kind == "manual free":
+            born = self._release(detail, key)
+            if born is None:
                 self.unknown.add(key)
             return (number, raw, born)
         return (number, raw, None)
@@ -177,11 +166,12 @@ class Accounts:
         if a.current > a.peak:
             a.peak, a.peak_at, a.peak_ns, a.earlier_at_peak = a.current, number, at_ns, a.earlier
 
-    def _shrink(self, device: str, nbytes: int, earlier: bool) -> None:
-        a = self.devices.setdefault(device, Account())
-        a.current -= nbytes
-        a.frees += 1
-        a.earlier -= nbytes * earlier
+    def _release(self, device: str, key: str) -> Entry | None:
+        born = self.manual.pop((device, key), None)
+        if born is not None:
+            self.devices[device].current -= born[1][2]
+            self.devices[device].frees += 1
+        return born
 
     # ---- figures out
 
@@ -190,13 +180,14 @@ class Accounts:
         a = self.devices.get(device, Account())
         if device != CPU:
             return a
-        pool = [s for s in self.lines.values() if s[3][0] != "hold"]
-        count, nbytes, reused = (sum(s[i] for s in pool) for i in range(3))
+        count, nbytes, reused = (sum(s[i] for s in self.lines.values()) for i in range(3))
         return replace(a, allocations=a.allocations + count, allocated=a.allocated + nbytes, reused=a.reused + reused)
 
     def held(self, device: str | None = None) -> list[Entry]:
         """Return the allocations since tracking began that are alive, the oldest first."""
-        return sorted((e for e in self.live.values() if device in (None, _device(e[1]))), key=lambda e: e[0])
+        pool = self.live.values() if device in (None, CPU) else ()
+        own = (e for (where, _), e in self.manual.items() if device in (None, where))
+        return sorted((*pool, *own), key=lambda e: e[0])
 
     def at_peak(self, device: str) -> AtPeak:
         """Return the allocations alive at the peak: those alive now or freed since that existed then."""
@@ -208,7 +199,7 @@ class Accounts:
         return AtPeak(a.peak, tuple(listed), a.earlier_at_peak, a.peak - a.earlier_at_peak - listed_bytes, self.dropped)
 
     def allocation(self, entry: Entry, now_ns: int) -> Allocation:
-        _, key, nbytes, _, at_ns, op, code, offset, thread, _ = entry[1]
+        _, key, nbytes, _, at_ns, op, code, offset, thread = entry[1]
         return Allocation(
             nbytes, hub.op_name(op), hub.site(code, offset), thread, _device(entry[1]), at_ns - self.began_ns,
             max(0, now_ns - at_ns), key if isinstance(key, str) else "",
@@ -217,7 +208,7 @@ class Accounts:
     def sites(self) -> list[SiteUse]:
         """Return the sums by op and line of code, the most bytes first."""
         alive: dict[tuple[str, str], int] = {}
-        for raw in (raw for _, raw, _ in self.live.values() if raw[0] != "manual"):
+        for _, raw, _ in self.live.values():
             name = (hub.site(raw[6], raw[7]), hub.op_name(raw[5]))
             alive[name] = alive.get(name, 0) + raw[2]
         sums: dict[tuple[str, str], list[int]] = {}
@@ -235,9 +226,10 @@ class Accounts:
         return (self._event(entry) for entry in self.log)
 
     def _event(self, entry: Entry) -> Event:
-        _, (kind, key, nbytes, detail, at_ns, op, code, offset, thread, _), born = entry
+        _, (kind, key, nbytes, detail, at_ns, op, code, offset, thread), born = entry
         shown: Kind = "reuse" if kind == "alloc" and detail else KINDS[kind]
-        source, target = detail if kind == "transfer" else (str(detail) if kind in ELSEWHERE else CPU, "")
+        by_hand = kind in ("manual", "manual free")
+        source, target = detail if kind == "transfer" else (detail if by_hand else CPU, "")
         return Event(
             shown, at_ns - self.began_ns, born[1][2] if kind == "manual free" and born is not None else nbytes,
             key if isinstance(key, int) and kind in ADDRESSED else 0, hub.op_name(op), hub.site(code, offset), thread,
@@ -247,23 +239,8 @@ class Accounts:
     def lives(self) -> list[advice.Life]:
         """Return every allocation of the pool that is alive or whose free is in the log."""
         ended = ((born, number, raw) for number, raw, born in self.log if born is not None and raw[0] == "free")
-        alive = ((entry, None, None) for entry in self.live.values() if entry[1][0] in ("alloc", "copy"))
+        alive = ((allocation, None, None) for allocation in self.live.values())
         return [_life(*entry) for entry in (*ended, *alive)]
-
-    def growth(self, calls: int) -> tuple[Growth, ...]:
-        """Return the lines whose memory rises until the end, as far back as the log reaches. `calls`: of ops, at the end."""
-        changes = defaultdict[growth.Line, list[growth.Change]](list)
-        alive = defaultdict[growth.Line, list[int]](list)
-        for number, raw, born in self.log:
-            block, sign = (raw, 1) if born is None else (born[1], -1)
-            if block[0] in ("alloc", "copy", "hold", "manual"):
-                where = (id(block[6]), block[7], id(block[5]))
-                changes[_line(block)].append(
-                    growth.Change(number + raw[9], sign * block[2], hub.op_name(block[5]), where)
-                )
-        for _, raw, _ in self.live.values():
-            alive[_line(raw)].append(raw[2])
-        return growth.growing(changes, alive, self.seen + calls)
 
     def changes(self) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
         """Return the change of live CPU bytes by each event of the log, and the bytes alive before the first."""
@@ -275,14 +252,10 @@ ADDRESSED = ("alloc", "copy", "free", "wrap", "unwrap")
 
 
 def _device(raw: hub.Raw) -> str:
-    return str(raw[3]) if raw[0] in ELSEWHERE else CPU
-
-
-def _line(raw: hub.Raw) -> growth.Line:
-    return _device(raw), hub.site(raw[6], raw[7])
+    return str(raw[3]) if raw[0] == "manual" else CPU
 
 
 def _life(born: Entry, died: int | None, end: hub.Raw | None) -> advice.Life:
-    number, (_, _, nbytes, reused, _, op, code, offset, thread, _), _ = born
+    number, (_, _, nbytes, reused, _, op, code, offset, thread), _ = born
     ended = (hub.site(end[6], end[7]), end[8]) if end is not None else ("", "")
     return advice.Life(nbytes, hub.op_name(op), hub.site(code, offset), thread, bool(reused), number, died, *ended)

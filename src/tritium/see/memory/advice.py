@@ -7,7 +7,7 @@ no advice.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,10 +19,9 @@ from tritium.buffer import host
 from tritium.machine.facts import bytes_text
 from tritium.memory import Stats
 from tritium.op import OPS, Kind, Spec
-from tritium.pure import POOL
 from tritium.quant import scale_of
 from tritium.see.memory.leaks import tensors_in
-from tritium.see.memory.records import Advice, Event, Growth, Priority
+from tritium.see.memory.records import Advice, Event, Priority
 
 MOST = 10  # items of a kind
 LEAST = 1 << 10  # bytes; smaller savings are not reported
@@ -67,34 +66,19 @@ class Observations:
         return self.first <= 1
 
 
-def advice(seen: Observations, model: Any = None, growth: Sequence[Growth] = ()) -> tuple[Advice, ...]:
-    """Return all advice: what grows, then the rest by its saving. `model`: an object whose float weights are examined too."""
+def advice(seen: Observations, model: Any = None) -> tuple[Advice, ...]:
+    """Return all advice, the largest saving first. `model`: an object whose float weights are examined too."""
     items = [
         *temporaries(seen), *repeated(seen), *hidden_copies(seen), *round_trips(seen), *idle(seen),
         *(ternary(model, seen.peak) if model is not None else ()),
     ]  # fmt: skip
-    return (*growing(seen, growth), *sorted(items, key=lambda a: (-a.potential_savings, a.description)))
+    return tuple(sorted(items, key=lambda a: (-a.potential_savings, a.description)))
 
 
 def priority(nbytes: int, total: int) -> Priority:
     """Return the priority of a saving by its share of the total."""
     share = nbytes / total if total else 1.0
     return "high" if share >= 0.2 else "medium" if share >= 0.05 else "low"
-
-
-def growing(seen: Observations, growth: Sequence[Growth]) -> list[Advice]:
-    """Advise on lines whose memory rose until the end: what they make is kept."""
-    remedy = "Something keeps them: clear or bound it (tt.memory.TensorCache, collections.deque(maxlen=…)), or keep what is computed from them."
-    return [
-        Advice(
-            "growth",
-            f"{g}. {remedy}",
-            g.more_bytes,
-            "what is alive",
-            priority(g.more_bytes, seen.devices_bytes[g.device]),
-        )
-        for g in growth[:MOST]
-    ]
 
 
 # ---- the peak
@@ -204,20 +188,14 @@ def _describe_overlaps(seen: Observations, site: str, nbytes: int, overlaps: Seq
 
 def repeated(seen: Observations) -> list[Advice]:
     """Advise on sizes repeatedly allocated from the system because the pool does not cache such large or so many blocks."""
-    totals, again = Counter[tuple[str, str, int]](), Counter[tuple[str, str, int]]()
-    idle = Counter[int]()  # blocks freed and not reused since, by size
-    ends = ((life.died, life) for life in seen.lives if life.died is not None)
-    for number, life in sorted((*((life.born, life) for life in seen.lives), *ends), key=lambda event: event[0]):
-        size, key = POOL.class_of(life.nbytes), (life.op, life.site, life.nbytes)
-        if number == life.died:
-            idle[size] += 1
-        else:
-            totals[key] += 1
-            again[key] += idle[size] > 0 and not life.reused  # the freed block is no longer there
-            idle[size] -= idle[size] > 0
+    groups: dict[tuple[str, str, int], list[Life]] = defaultdict(list)
+    for life in seen.lives:
+        if not life.reused and life.nbytes >= LEAST:
+            groups[life.op, life.site, life.nbytes].append(life)
     items = []
-    for (op, site, nbytes), count in again.items():
-        if count < OFTEN or nbytes < LEAST:
+    for (op, site, nbytes), lives in groups.items():
+        count = _count_repeats(lives)
+        if count < OFTEN:
             continue
         saved, limit = count * nbytes, seen.after.limit
         if nbytes > limit:
@@ -229,14 +207,24 @@ def repeated(seen: Observations) -> list[Advice]:
         items.append(
             Advice(
                 "repeated",
-                f"{count} of {totals[op, site, nbytes]} allocations of {bytes_text(nbytes)} {_by(op)}at {site or 'an unknown line'} came "
-                f"from the system although a block of that size had just been freed: {why}; {remedy}.",
+                f"{count} of {len(lives)} allocations of {bytes_text(nbytes)} {_by(op)}at {site or 'an unknown line'} came from the "
+                f"system although a block of that size had just been freed: {why}; {remedy}.",
                 saved,
                 "memory mapped again",
                 priority(nbytes, seen.peak),
             )
         )
     return sorted(items, key=lambda a: -a.potential_savings)[:MOST]
+
+
+def _count_repeats(lives: Sequence[Life]) -> int:
+    """Return the number of allocations made after an earlier one was freed, each free counted once."""
+    ends = sorted(life.died for life in lives if life.died is not None)
+    count = 0
+    for life in sorted(lives, key=lambda x: x.born):
+        if count < len(ends) and ends[count] < life.born:
+            count += 1
+    return count
 
 
 def hidden_copies(seen: Observations) -> list[Advice]:

@@ -17,14 +17,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from tritium import backends, memory
 from tritium.arguments import checked, checked_class, checked_except
-from tritium.buffer import calls
 from tritium.errors import ArgumentError, DeviceError, nearest, shown
 from tritium.perf.records.json_io import utc_now
 from tritium.see.memory import file as memory_file, hub, page as memory_page, pressure as memory_pressure, records
 from tritium.see.memory.accounts import CPU, Accounts
 from tritium.see.memory.advice import Observations, advice as make_advice
 from tritium.see.memory.file import Memory
-from tritium.see.memory.leaks import LeakError, addresses, complaint, held_bytes
+from tritium.see.memory.leaks import LeakError, addresses, complaint
 from tritium.see.memory.pressure import Pressure
 from tritium.see.memory.python import Traced
 from tritium.see.memory.records import Advice, Allocation, AtPeak, DeviceUse, Event, Idle, Moved, PythonUse, SiteUse
@@ -57,7 +56,7 @@ class MemoryTracker:
         self._accounts = Accounts(capacity)
         self._traced = Traced() if python else None
         self._retained: set[int] = set()
-        self._began_utc, self._ended_ns, self._ended_calls = "", 0, 0
+        self._began_utc, self._ended_ns = "", 0
         self._before = self._after = memory.stats()
         self._surrounding: Surroundings | None = None
 
@@ -79,7 +78,7 @@ class MemoryTracker:
         if not self.enabled:
             return
         self._collect()
-        self._ended_ns, self._ended_calls = perf_counter_ns(), calls()
+        self._ended_ns = perf_counter_ns()
         hub.detach(self)
         self._after, self._surrounding = memory.stats(), read_surroundings(self._accounts.devices)
         if self._traced is not None:
@@ -96,7 +95,7 @@ class MemoryTracker:
     def begin(self) -> None:
         """Read the figures at the start of tracking. Called by the hub."""
         self._before = memory.stats()
-        self._accounts.begin({CPU: self._before.current_bytes, **held_bytes()}, perf_counter_ns())
+        self._accounts.begin(self._before.current_bytes, perf_counter_ns())
 
     def take(self, batch: Sequence[hub.Raw]) -> None:
         """Add events to the accounts. Called by the hub."""
@@ -265,16 +264,11 @@ class MemoryTracker:
         if leaks := self.leaks(keep):
             raise LeakError(complaint(leaks, self.name or "track_memory"))
 
-    def growth(self) -> tuple[records.Growth, ...]:
-        """Return the lines of code whose live bytes rise until the end, or until now while it runs, the most bytes first."""
-        self._collect()
-        return self._read(lambda: self._accounts.growth(calls() if self.enabled else self._ended_calls))
-
     # ---- results
 
     def advice(self, model: Any = None) -> tuple[Advice, ...]:
         """Return advice on saving memory, with bytes. `model`: an object whose float weights are examined too."""
-        return make_advice(self._read(self._observations), model, self.growth())
+        return make_advice(self._read(self._observations), model)
 
     def _observations(self) -> Observations:
         a = self._accounts
@@ -294,10 +288,13 @@ class MemoryTracker:
         return memory_pressure.pressure(device)
 
     def generate_optimizations(self, device: Any = CPU) -> tuple[Advice, ...]:
-        """Return the advice for a device: all of it for the CPU, growth and round trips for any other device."""
+        """Return the advice for a device: all of it for the CPU, round trips for any other device."""
         advice = self.advice()
-        there = tuple(a for a in advice if a.kind in ("growth", "round trips") and str(device) in a.description)
-        return advice if str(device) == CPU else there
+        return (
+            advice
+            if str(device) == CPU
+            else tuple(a for a in advice if a.kind == "round trips" and str(device) in a.description)
+        )
 
     def record(self, model: Any = None, keep: Any = None) -> Memory:
         """Return an immutable record of everything tracked."""
@@ -311,7 +308,7 @@ class MemoryTracker:
         return Memory(
             self.name, self._began_utc, max(0, self._now_ns() - self._accounts.began_ns), self._uses(around), self.top_sites(1000),
             self.live_at_peak(), leaks, self.idle, self.transfers, self.advice(model), around.pressure,
-            around.resident, self.events, lost, self.unknown_frees, self.python_memory(), notes, self.repeated_ids, self.growth(),
+            around.resident, self.events, lost, self.unknown_frees, self.python_memory(), notes, self.repeated_ids,
         )  # fmt: skip
 
     def report(self, top: int = 10) -> str:

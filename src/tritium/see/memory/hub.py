@@ -20,13 +20,12 @@ from typing import Any, Protocol
 
 from tritium import buffer, launch
 from tritium.arguments import GENERATED
-from tritium.buffer import calls
 from tritium.recording import acting
 
-# kind, address or id, bytes, detail, time in ns, op, code, instruction offset, thread, calls of ops before.
-# The detail is True for a reused block, (source, target) of a transfer, or the device of memory that is not the pool's.
+# kind, address or id, bytes, detail, time in ns, op, code, instruction offset, thread.
+# The detail is True for a reused block, (source, target) of a transfer, or the device of a manually tracked buffer.
 # A plain tuple: one is made for every allocation of the tracked program.
-Raw = tuple[str, Any, int, Any, int, Any, CodeType | None, int, str, int]
+Raw = tuple[str, Any, int, Any, int, Any, CodeType | None, int, str]
 
 BATCH = 4096  # events in the queue before the trackers process them
 TRIES = 100  # attempts to start at a moment without pending events
@@ -60,39 +59,46 @@ _lock = threading.Lock()  # of the accounts; a watcher that cannot acquire it le
 _changing = threading.RLock()
 _origins: dict[str, int] = {}  # by file
 _lines: dict[tuple[int, int], tuple[CodeType, str]] = {}
-_with_sites = False  # whether a listener wants lines of code
 
 
 # ---- recording while an op runs
 
 
-def _record(kind: str, address: int, nbytes: int, detail: Any) -> None:
+def _record(kind: str, address: int, nbytes: int, reused: bool) -> None:
     code: CodeType | None
     try:
-        frame = sys._getframe(1) if _with_sites else None
+        frame = sys._getframe(1)
+        code = frame.f_code
+        if _origins.get(code.co_filename) == USER:  # the caller is user code: no search needed
+            offset = frame.f_lasti
+        else:
+            code, offset = place(frame)
     except ValueError:  # no Python code runs: the interpreter is ending
-        frame = None
-    if frame is None:
         code, offset = None, 0
-    elif _origins.get(frame.f_code.co_filename) == USER:  # the caller is user code: no search needed
-        code, offset = frame.f_code, frame.f_lasti
-    else:
-        code, offset = place(frame)
-    thread = _local.name or _thread_name()
-    _pending.append((kind, address, nbytes, detail, perf_counter_ns(), acting(), code, offset, thread, calls()))
+    _pending.append(
+        (kind, address, nbytes, reused, perf_counter_ns(), acting(), code, offset, _local.name or _thread_name())
+    )
     if len(_pending) >= BATCH:
         drain(False)
 
 
-def _record_from_launch(kind: str, nbytes: int, what: str, elapsed_ns: int) -> None:
+def _record_without_site(kind: str, address: int, nbytes: int, reused: bool) -> None:
+    _pending.append(
+        (kind, address, nbytes, reused, perf_counter_ns(), acting(), None, 0, _local.name or _thread_name())
+    )
+    if len(_pending) >= BATCH:
+        drain(False)
+
+
+def _record_from_launch(kind: str, nbytes: int, where: str, elapsed_ns: int) -> None:
     """Record a hidden copy or a transfer reported by launch."""
-    detail = tuple(what.partition("->")[::2]) if kind == "transfer" else what
+    detail = tuple(where.partition("->")[::2]) if kind == "transfer" else where
     publish(make_event(kind, elapsed_ns, nbytes, detail, acting(), sys._getframe(1)))
 
 
 def make_event(kind: str, key: Any, nbytes: int, detail: Any, op: Any, frame: FrameType) -> Raw:
     """Return an event that happens now, at the line of user code that led to this frame."""
-    return (kind, key, nbytes, detail, perf_counter_ns(), op, *place(frame), _local.name or _thread_name(), calls())
+    return (kind, key, nbytes, detail, perf_counter_ns(), op, *place(frame), _local.name or _thread_name())
 
 
 def publish(raw: Raw) -> None:
@@ -195,11 +201,9 @@ def is_attached(listener: Listener) -> bool:
 
 
 def _watch(listeners: Sequence[Listener]) -> None:
-    global _with_sites
-    _with_sites = any(w.sites for w in listeners)
-    buffer.watch(_record if listeners else None)
-    others = tuple(other for other in launch.counters.listeners if other is not _record_from_launch)
-    launch.counters.listeners = (*others, _record_from_launch) if listeners else others
+    watcher = None if not listeners else _record if any(w.sites for w in listeners) else _record_without_site
+    buffer.watch(watcher)
+    launch.counters.heard = _record_from_launch if listeners else None
     if not listeners:
         _pending.clear()
 

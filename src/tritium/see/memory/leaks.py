@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tritium import escape
-from tritium.buffer import Array, Held, Storage
+from tritium.buffer import Array, Storage
 from tritium.errors import TritiumError
 from tritium.machine.facts import bytes_text, seconds_text
 from tritium.see.memory.records import Allocation
@@ -38,18 +37,7 @@ def addresses(root: Any) -> set[int]:
 def _address(x: Any) -> int | None:
     if isinstance(x, np.ndarray):
         return int(x.__array_interface__["data"][0])
-    storage = x.storage if isinstance(x, Array) else x
-    return id(storage) if isinstance(storage, Held) else getattr(storage, "address", None)
-
-
-def held_bytes() -> dict[str, int]:
-    """Return the bytes of the tensors on devices whose own library keeps the memory, by device."""
-    sums = Counter[str]()
-    if Held.__subclasses__():  # else no such device was used
-        for x in gc.get_objects():
-            if issubclass(type(x), Held):
-                sums[str(x.device)] += x.nbytes
-    return dict(sums)
+    return getattr(x.storage if isinstance(x, Array) else x, "address", None)
 
 
 def _reachable(root: Any) -> Iterator[tuple[str, Any]]:

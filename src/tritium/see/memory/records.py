@@ -11,9 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tritium.machine.facts import bytes_text
 from tritium.memory import Stats
-from tritium.perf.amounts import many
 from tritium.see.memory.pressure import Pressure
 from tritium.see.trace.timeline import Counter
 
@@ -161,28 +159,11 @@ class Idle:
 class Advice:
     """A recommendation with the bytes it would save, computed from the record."""
 
-    kind: Literal["growth", "temporaries", "repeated", "hidden copies", "ternary", "idle", "round trips"]
+    kind: Literal["temporaries", "repeated", "hidden copies", "ternary", "idle", "round trips"]
     description: str
     potential_savings: int  # bytes
     of: str  # what the bytes are a part of: "the peak", "copies", "idle memory" …
     priority: Priority
-
-
-@dataclass(frozen=True)
-class Growth:
-    """A line of code whose memory rose until the end, by `growth.rises`."""
-
-    site: str
-    op: str  # the one that made most of it
-    device: str
-    blocks: int  # alive
-    nbytes: int  # of them
-    more_bytes: int  # than at its first step in the log
-    rate: str  # "one more each step": a step is one run of the line
-
-    def __str__(self) -> str:
-        on = "" if self.device == "cpu" else f" on {self.device}"
-        return f"{self.site}: {many(self.blocks, 'block')} alive{on}, {bytes_text(self.nbytes)}, {self.rate}"
 
 
 @dataclass(frozen=True)
@@ -225,7 +206,6 @@ class Record:
     python: PythonUse | None = None
     notes: tuple[str, ...] = ()
     repeated_ids: tuple[str, ...] = ()  # ids allocated manually while alive
-    growth: tuple[Growth, ...] = ()  # lines whose memory rose until the end
 
     def use(self, device: str = "cpu") -> DeviceUse | None:
         return next((d for d in self.devices if d.device == device), None)

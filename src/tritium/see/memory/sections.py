@@ -53,12 +53,12 @@ def _anchor(title: str) -> str:
 
 def _banner(m: Record) -> Banner:
     peaks = [f"{d.device}: peak {bytes_text(d.peak)}, {bytes_text(d.current)} at the end" for d in m.devices]
-    alive = f"{many(len(m.leaks), 'allocation')} alive at the end: {bytes_text(sum(a.nbytes for a in m.leaks))}."
-    tone: Tone = "bad" if m.growth else ""
+    leaked = sum(a.nbytes for a in m.leaks)
+    tone: Tone = "bad" if m.leaks else ""
     head = f"{m.name or 'Memory'}: {bytes_text(max((d.peak for d in m.devices), default=0))} at the peak"
-    lede = f"Grows until the end: {'; '.join(map(str, m.growth[:HOLDERS]))}." if m.growth else alive if m.leaks else ""
+    lede = f"{many(len(m.leaks), 'allocation')} outlived it: {bytes_text(leaked)}." if m.leaks else ""
     facts = (m.began, seconds_text(m.elapsed_ns / 1e9), many(sum(d.allocations for d in m.devices), "allocation"))
-    return Banner(head, tone, lede, (), facts, "", "", tuple(peaks))
+    return Banner(head, tone, lede, (), facts, "", "", (*peaks, str(m.pressure), *m.notes))
 
 
 def _blocks(part: page.Part, titled: bool) -> Iterator[Block]:
@@ -126,7 +126,7 @@ def _holders(tracked: Record, name: str) -> charts.Stacks:
     leaked = _parts([a for a in tracked.leaks if a.device == "cpu"], largest)
     return charts.Stacks(
         f"What holds the memory of {name}",
-        (charts.Stack("at the peak", at_peak), charts.Stack("at the end", leaked, "nothing")),
+        (charts.Stack("at the peak", at_peak), charts.Stack("outlived it", leaked, "nothing")),
         "B",
         None if use is None else use.limit,
         "bytes of the CPU by the operation that allocated them",
