@@ -85,7 +85,7 @@ class Gate:
     def run(self, estimates: list[Estimate] | None = None) -> tuple[list[Judged], list[Judged]]:
         """The verdicts of the first look, and the last ones."""
         data = list(self.data)
-        found = list(estimates) if estimates else [estimate(d, self.rules) for d in data]
+        found = list(estimates) if estimates else [estimate(d, self.rules, len(data)) for d in data]
         first = said = self._said(found)
         for _ in range(self.rules.looks - 1):
             open_ = [i for i, j in enumerate(said) if not j.passes and j.more_generations is not None]
@@ -93,10 +93,10 @@ class Gate:
                 break
             for i in open_:
                 data[i] = np.concatenate([data[i], self.measure(i)])
-                found[i] = estimate(data[i], self.rules)
+                found[i] = estimate(data[i], self.rules, len(data))
             said = self._said(found)
         slower = [i for i, j in enumerate(said) if j.outcome == "SLOWER"]
-        again = self._said([estimate(self.measure(i), self.rules) for i in slower])
+        again = self._said([estimate(self.measure(i), self.rules, len(slower)) for i in slower])
         last = list(said)
         for i, judged in zip(slower, again, strict=True):
             if judged.outcome != "SLOWER":
@@ -117,7 +117,7 @@ def unchanged(
     every: list[list[Estimate]] = []
     values = log_ratios(rng, family, suites * tests, plan, sd).reshape(suites, tests, *plan)
     for data in values:
-        found = [estimate(d, RULES) for d in data]
+        found = [estimate(d, RULES, len(data)) for d in data]
         gate = Gate(list(data), lambda _: log_ratios(rng, family, 1, plan, sd)[0])
         begun, said = gate.run(found)
         every.append(found)
@@ -159,7 +159,7 @@ def slowed(
 
         case = data[0] + by
         gate = Gate([case, *data[1:]], measure, margin)
-        _, said = gate.run([estimate(case, RULES), *found[1:]])
+        _, said = gate.run([estimate(case, RULES, len(found)), *found[1:]])
         slower += said[0].outcome == "SLOWER"
         named += said[0].outcome in ("SLOWER", "CHANGED-SMALL") and said[0].ratio > 1
     return Found(family.name, sd, effect, margin, len(aa), slower, named)

@@ -13,8 +13,8 @@ import pytest
 from tritium.cli.root import LATER, cli
 
 COMPARE, MEASURE, HELP = (
-    81,
-    62,
+    82,
+    63,
     7,
 )  # modules, NumPy among them, at most: with the page, without it, of the list of commands
 # Run a command and list the modules of the package it imported, but for packages that hold a docstring alone.

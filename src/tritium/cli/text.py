@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
-from tritium.arguments import duration_text
 from tritium.errors import ArgumentError, SaveError
 from tritium.escape import terminal
 
@@ -418,6 +417,8 @@ def _drawn(label: str) -> Iterator[Report]:
 def _time_left() -> Callable[[int, int, float], str]:
     """Return a function that says how long the rest takes, once a few seconds have shown the speed."""
     start = time.monotonic()
+
+    from tritium.arguments import duration_text  # help does without it
 
     def left(done: int, total: int, now: float) -> str:
         elapsed = now - start

@@ -13,7 +13,7 @@ from made_results import results
 from tritium.perf.gate import judge, separate
 from tritium.perf.gate.compare import Rules, compare_stored
 from tritium.perf.gate.noise import QUIET
-from tritium.perf.gate.page import found
+from tritium.perf.gate.page import sensitivity_text
 from tritium.perf.gate.regression import rules_of
 from tritium.perf.gate.verdict import Verdict, sensitivity_of, suite_of
 from tritium.perf.records.case import Context, Work
@@ -248,7 +248,7 @@ def test_what_would_have_been_found_is_said(
 ) -> None:
     verdicts = [verdict(f"c{i}", s, processes) for i, s in enumerate(sensitivities)]
     suite = suite_of(verdicts, paired=paired, process_s=9.0, **sensitivity_of(verdicts, RULES))
-    assert found(suite) == text
+    assert sensitivity_text(suite) == text
 
 
 def test_cases_that_are_slower_do_not_count_for_the_sensitivity() -> None:

@@ -193,7 +193,7 @@ def test_a_worker_measures_torch_without_gradients() -> None:
 
     (case,) = work.grid(["add"], [(4, 4)])
     try:
-        told = Worker().do_make(
+        told = Worker(1).do_make(
             {"target": case.recipe.target, "candidate": "torch", "arguments": dict(case.recipe.arguments), "case": case.name, "check": True}
         )  # fmt: skip
         assert "status" not in told

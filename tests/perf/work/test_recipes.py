@@ -341,7 +341,7 @@ def test_weights_are_there_before_the_clock(late: list[tuple[int, ...]]) -> None
 
 def test_memory_that_is_not_the_pools_is_not_measured_as_nothing(late: list[tuple[int, ...]]) -> None:
     (case,) = work.grid(["add"], [(3, 64)])
-    worker = Worker()
+    worker = Worker(1)
     asked = {"target": case.recipe.target, "arguments": dict(case.recipe.arguments), "case": case.name, "check": True}
     assert worker.answer({"do": "make", "candidate": "tritium:late", **asked})["status"] == "ok"
     found = worker.answer({"do": "memory", "case": case.name, "own": True})["memory"]

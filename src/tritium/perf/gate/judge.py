@@ -164,8 +164,7 @@ def _decide(e: Estimate, margin: float, adjusted: float, q: float, least: int, n
         outcome = "EQUIVALENT" if inside else "INCONCLUSIVE"
     undecided = outcome == "INCONCLUSIVE"
     not_slower = inner[1] < edge and not few
-    found = math.expm1(e.sensitivity(edge, needs))
-    asked = rules.sensitivity
+    sensitivity, target = math.expm1(e.sensitivity(edge, needs)), rules.sensitivity
     return Judged(
         outcome,
         math.exp(e.log),
@@ -177,9 +176,9 @@ def _decide(e: Estimate, margin: float, adjusted: float, q: float, least: int, n
         q,
         more_generations=max(needed(e, edge, least) or 0, few) or None if undecided else None,
         reason=_reason(e, edge, tail, not_slower, few) if undecided else "",
-        passes=outcome != "SLOWER" and (not undecided or not_slower or asked is None or found <= asked),
-        sensitivity=found if math.isfinite(found) else None,
-        processes=e.processes(edge, needs, math.log1p(asked if asked is not None else 2 * margin)),
+        passes=outcome != "SLOWER" and (not undecided or not_slower or target is None or sensitivity <= target),
+        sensitivity=sensitivity if math.isfinite(sensitivity) else None,
+        processes=e.processes(edge, needs, math.log1p(target if target is not None else 2 * margin)),
     )
 
 

@@ -108,10 +108,10 @@ def ending(suite: Suite) -> str:
         text += f", because --allow-{' --allow-'.join(suite.allowed)} was given"
     if not suite.gates:
         text += "; quick runs do not gate"
-    return "\n".join(filter(None, (found(suite), text)))
+    return "\n".join(filter(None, (sensitivity_text(suite), text)))
 
 
-def found(suite: Suite) -> str:
+def sensitivity_text(suite: Suite) -> str:
     """Return what slow-down would have been found, and what finds a smaller one; "" where no time was judged."""
     if suite.target is None:
         return ""
@@ -123,13 +123,13 @@ def found(suite: Suite) -> str:
             text += f", above {percent(suite.usual_sensitivity)} of half of them"
         if suite.sensitivity <= suite.target:
             return text
-    wanted = f"for {percent(suite.target)}"
+    target = f"for {percent(suite.target)}"
     if suite.processes is not None and suite.process_s > 0:
         text += (
-            f"; {wanted} run --processes {suite.processes}, about {duration_text(suite.processes * suite.process_s)}"
+            f"; {target} run --processes {suite.processes}, about {duration_text(suite.processes * suite.process_s)}"
         )
         text += "" if suite.paired else " each"
-    return text if suite.paired else f"{text}; {wanted} in less time: {PAIRED}"
+    return text if suite.paired else f"{text}; {target} in less time: {PAIRED}"
 
 
 def _line(v: Verdict, suite: Suite) -> str:

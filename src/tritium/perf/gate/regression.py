@@ -49,12 +49,12 @@ def rules_of(
 
     Without a threshold, a margin is at most half of the sensitivity: a change at the margin is found one time in two.
     """
-    asked = None if sensitivity is None else fraction(sensitivity, "sensitivity")
+    target = None if sensitivity is None else fraction(sensitivity, "sensitivity")
     limit = config.regression_threshold if threshold is None and config is not None else threshold
     margin = fraction(limit) if limit is not None else None if paired else STORED_MARGIN
-    rules = Rules(paired=paired, looks=looks, noise_floor=known.floor, separate=known.separate, sensitivity=asked)
-    if limit is None and asked is not None:
-        margin = min(margin if margin is not None else rules.margins["wall"], asked / 2)
+    rules = Rules(paired=paired, looks=looks, noise_floor=known.floor, separate=known.separate, sensitivity=target)
+    if limit is None and target is not None:
+        margin = min(margin if margin is not None else rules.margins["wall"], target / 2)
     if margin is not None:
         rules = replace(rules, margins={m: v if is_counted(m) else margin for m, v in rules.margins.items()})
     if config is not None:
@@ -196,8 +196,8 @@ def regression_test(
 def _further(suite: Suite, plan: Plan, seconds: float) -> int:
     """Return how many more processes to measure within these seconds: as many as the first time, or what is missing."""
     had = min((v.generations for v in suite.verdicts if v.is_open or not v.passes), default=0)
-    wanted = max(plan.generations, (suite.processes or 0) - had if suite.asked else 0)
-    return min(wanted, int(seconds / suite.process_s)) if suite.process_s > 0 else wanted
+    missing = max(plan.generations, (suite.processes or 0) - had if suite.must_reach else 0)
+    return min(missing, int(seconds / suite.process_s)) if suite.process_s > 0 else missing
 
 
 def _judge(baseline: Source | None, arms: Sequence[Arm], rules: Rules) -> Judge:
@@ -274,7 +274,7 @@ def confirmed(first: Suite, second: Suite) -> Suite:
             "sensitivity",
             "usual_sensitivity",
             "target",
-            "asked",
+            "must_reach",
             "processes",
             "process_s",
         )

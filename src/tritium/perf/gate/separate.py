@@ -1,4 +1,4 @@
-"""How far a case moved between two runs measured apart, of which one may have had the faster machine.
+"""The change of a case between two separate runs, of which one may have had the faster machine.
 
 A process is one value: the median of its rounds, as a logarithm. Beside each round lie looks at the machine: the clock of a core;
 all threads at once, since cores that share execution units or power slow each other down; how long threads waited for a CPU that
@@ -180,10 +180,10 @@ def _strength(old: Rounds, new: Rounds, looks: Sequence[Look]) -> tuple[Floats, 
     back = np.linalg.inv(half)
     share, axes = np.linalg.eigh(back @ (most_wrong * wrong.T @ wrong * both) @ back.T)
     right = np.maximum(1 - share, 0)  # by axis, the share of the looks' spread that is not an error
-    told = half @ (axes * right**2) @ axes.T @ half.T / noise
+    known = half @ (axes * right**2) @ axes.T @ half.T / noise
     seen = half @ (axes * right) @ axes.T @ back @ (x.T @ y * beside) / noise
     usual, weight = np.array([mean for _, (mean, _) in looks]), np.diag([1 / sd**2 for _, (_, sd) in looks])
-    doubt = np.linalg.inv(told + weight)
+    doubt = np.linalg.inv(known + weight)
     return doubt @ (seen + weight @ usual), doubt
 
 

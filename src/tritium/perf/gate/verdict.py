@@ -172,7 +172,7 @@ class Suite:
     sensitivity: float | None = None  # the slow-down of any case that would have been found nine times in ten
     usual_sensitivity: float | None = None  # the same of half of the cases
     target: float | None = None  # the slow-down that had to be found, or else twice the margin
-    asked: bool = False  # the target decides the exit code
+    must_reach: bool = False  # the target decides the exit code
     processes: int | None = None  # that would find it; None: more do not help
     process_s: float = 0.0  # seconds for one more process of every contender, all cases in it; 0: unknown
 
@@ -217,12 +217,12 @@ def sensitivity_of(verdicts: Iterable[Verdict], rules: Rules) -> dict[str, Any]:
     ]
     if not timed:
         return {}
-    found = [math.inf if v.sensitivity is None else v.sensitivity for v in timed]
+    each = [math.inf if v.sensitivity is None else v.sensitivity for v in timed]
     needed = [v.processes for v in timed]
     return {
-        "sensitivity": max(found) if math.isfinite(max(found)) else None,
-        "usual_sensitivity": median(found) if math.isfinite(median(found)) else None,
-        "asked": rules.sensitivity is not None,
+        "sensitivity": max(each) if math.isfinite(max(each)) else None,
+        "usual_sensitivity": median(each) if math.isfinite(median(each)) else None,
+        "must_reach": rules.sensitivity is not None,
         "target": rules.sensitivity if rules.sensitivity is not None else 2 * rules.margin("wall"),
         "processes": None if None in needed else max(n for n in needed if n is not None),
     }
