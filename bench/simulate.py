@@ -88,7 +88,10 @@ class Gate:
         found = list(estimates) if estimates else [estimate(d, self.rules, len(data)) for d in data]
         first = said = self._said(found)
         for _ in range(self.rules.looks - 1):
-            open_ = [i for i, j in enumerate(said) if not j.passes and j.more_generations is not None]
+            open_ = [
+                i for i, j in enumerate(said)
+                if j.outcome == "INCONCLUSIVE" and j.more_generations is not None and j.interval90[1] >= 1 + self.margin
+            ]  # fmt: skip
             if not open_ or any(j.outcome == "SLOWER" for j in said):
                 break
             for i in open_:
