@@ -7,6 +7,7 @@ TRITIUM_TESTS=all runs everything, and every combination of the largest matrices
 
 import gc
 import os
+import re
 import sys
 from collections import Counter
 from typing import Any
@@ -21,6 +22,7 @@ from isas import NOT_NATIVE, UNBUILT
 settings.register_profile("tritium", deadline=None, derandomize=True)
 settings.load_profile("tritium")
 SHARE = 1 if AMOUNT else 4  # of the examples of a property
+TRIED_ALL = {"BUILT_BASES", "QUANTISERS"}  # lists of what a build has, over which tests loop
 LEFT_OUT = pytest.StashKey[Counter[str]]()  # by why; of a worker of xdist it travels in its output
 os.environ.setdefault("TRITIUM_TUNED", "0")  # what was tuned on this machine must not decide a test
 
@@ -57,9 +59,15 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def lacking(item: pytest.Item, isas: list[str]) -> str:
-    """Return the first of these instruction sets that a test is about, or ""."""
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    """Return the first of these instruction sets that a test is about, or "".
+
+    A value may be one, hold one, or show it in its id, as the kernel of a product does.
+    """
+    if not hasattr(item, "callspec"):
+        return ""
+    values = item.callspec.params.values()
     words = {word for v in values for word in (v.values() if isinstance(v, dict) else [v]) if isinstance(word, str)}
+    words |= set(re.split(r"[^a-z0-9]+", item.callspec.id))
     return next((isa for isa in isas if isa in words), "")
 
 
@@ -67,7 +75,7 @@ def why_left_out(item: pytest.Item) -> str:
     """Return why this run of all files has no use for a test, or ""."""
     slow = item.get_closest_marker("slow") is not None
     if AMOUNT == "rest":
-        tries_all = "BUILT_BASES" in item.obj.__code__.co_names or hasattr(item.obj, "is_hypothesis_test")
+        tries_all = TRIED_ALL.intersection(item.obj.__code__.co_names) or hasattr(item.obj, "is_hypothesis_test")
         return "" if slow or tries_all or lacking(item, NOT_NATIVE) else "plain"
     return "slow" if slow and not AMOUNT else ""
 

@@ -6,6 +6,7 @@ import platform
 import re
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,3 +131,16 @@ def test_the_tables_name_the_instruction_sets_of_the_library() -> None:
     assert {*sets.X86, *sets.ARM} == set(names)
     assert [n for n in names if n in sets.X86] == list(sets.X86)
     assert [n for n in names if n in sets.ARM] == list(sets.ARM)
+
+
+def test_what_a_test_is_about_is_read_from_its_values_and_its_id(request: pytest.FixtureRequest) -> None:
+    plugins = request.config.pluginmanager.get_plugins()
+    (settings,) = [p for p in plugins if hasattr(p, "lacking") and hasattr(p, "why_left_out")]
+    for params, identifier, isa in (  # not a parameter of this test: it would be left out itself
+        ({"isa": "avx2"}, "x", "avx2"), ({"base": {"isa": "avx512bw"}}, "0", "avx512bw"), ({"how": 1}, "avx2-tern2_r64", "avx2"),
+        ({"how": 1}, "f16-avx512bw", "avx512bw"), ({"how": 1}, "avx512-tern2", ""), ({"n": 2}, "avx2x3", ""),
+        ({"isa": "avx2"}, "avx512bw", "avx2"),
+    ):  # fmt: skip
+        item = SimpleNamespace(callspec=SimpleNamespace(params=params, id=identifier))
+        assert settings.lacking(item, ["avx2", "avx512bw"]) == isa
+    assert settings.lacking(SimpleNamespace(), ["avx2"]) == ""

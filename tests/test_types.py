@@ -79,7 +79,7 @@ def test_a_type_checker_finds_what_is_wrong_and_accepts_the_rest(
 
 def test_right_uses_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("llguidance", "jinja2"):
-        pytest.importorskip(package, reason="needs the extra 'serve'")
+        pytest.importorskip(package, reason="needs the extra 'run'")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(USES / "right_uses.py"))
 

@@ -1,7 +1,7 @@
 """The devices of other libraries: which of them are here, found out before their backends are imported.
 
 `mlx` is Apple's library; `torch` is PyTorch's CPU, `mps` its Apple GPU, `cuda` the GPUs it reaches through CUDA, or through ROCm
-where it was built so.  Modules for training in torch are elsewhere, in `tritium.torch`.
+where it was built so. Modules for training in torch are elsewhere, in `tritium.torch`.
 """
 
 from __future__ import annotations

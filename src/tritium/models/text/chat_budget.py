@@ -1,7 +1,7 @@
 """Bounds on what a chat template may produce, counted before it is allocated: text, lists, formatted fields, results of methods.
 
 Every operator and method that a template can reach has an entry here with its largest result; what has no entry is
-refused by name.  Imports `jinja2`.
+refused by name. Imports `jinja2`.
 """
 
 from __future__ import annotations
