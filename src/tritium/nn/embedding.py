@@ -1,9 +1,9 @@
 """Token embeddings from a table that stays quantised: rows are unpacked when they are looked up.
 
-    table = tt.nn.BitLinear(tt.quant.ternary(w, group=128))     # w: [vocab_size, hidden_size]
-    embedding = tt.nn.QuantEmbedding(table)
-    x = embedding(ids)                                          # f32 [..., hidden_size]
-    logits = table(x)                                           # a tied head: the same bytes
+table = tt.nn.BitLinear(tt.quant.ternary(w, group=128))     # w: [vocab_size, hidden_size]
+embedding = tt.nn.QuantEmbedding(table)
+x = embedding(ids)                                          # f32 [..., hidden_size]
+logits = table(x)                                           # a tied head: the same bytes
 """
 
 from __future__ import annotations

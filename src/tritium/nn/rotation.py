@@ -1,7 +1,7 @@
 """Layers whose weights are folded with a signed Hadamard transform: their input is rotated before the product.
 
-    rotation = tt.nn.Rotation(block=1024, signs=signs)          # signs: 1 or -1 for each column
-    layer = tt.nn.RotatedLinear.from_layer(folded, rotation)    # layer(x) = folded(H (signs * x))
+rotation = tt.nn.Rotation(block=1024, signs=signs)          # signs: 1 or -1 for each column
+layer = tt.nn.RotatedLinear.from_layer(folded, rotation)    # layer(x) = folded(H (signs * x))
 """
 
 from __future__ import annotations

@@ -177,6 +177,13 @@ def test_without_probes_the_compute_canary_speaks_as_far_as_is_usual() -> None:
     assert {r.case for r in old} == {"a", COMPUTE, MEMORY}
 
 
+def test_looks_that_are_not_beside_every_round_are_left_out() -> None:
+    old, new = watched("a", speeds(3), seed=1), watched("a", speeds(11), seed=2)
+    few = replace(old, series=(old.series[0], replace(old.series[1], values=old.series[1].values[:14])))
+    assert moved(few, new).unseen
+    assert not moved(old, new).unseen
+
+
 def test_three_processes_are_certain_of_nothing() -> None:
     shift = separate.Shift(np.array([0.0, 0.001, 0.002]), np.array([0.5, 0.501, 0.502]), 0.0, 0.001, False)
     estimate = separate.estimate(shift, RULES, 4, 1.0)

@@ -263,7 +263,7 @@ def test_disturbed_rows_are_marked_as_on_a_terminal_and_skipped_ones_are_no_fail
     lost = next(row for row in ratios.rows if row[0].text == left_out)
     assert [cell.tone for cell in lost if cell.text == "skipped"] == ["quiet"]
     tones = {cell.text: cell.tone for row in matrix.rows for cell in row if cell.badge}
-    assert tones == {"skipped": "fine"}
+    assert tones == {"skipped": "quiet"}
     assert " !" in found.html()
     failed = next(b for b in section(report(made_report.failing(FEW)), "devices").blocks if isinstance(b, Grid))
     assert {cell.tone for row in failed.rows for cell in row if cell.badge} == {"bad"}

@@ -1,8 +1,8 @@
 """Tokenizers: text to token ids and back, and whole characters from streams of tokens.
 
-    ids = tokenizer.encode("In the beginning")
-    stream = Stream(tokenizer)
-    text = "".join(map(stream.push, ids)) + stream.flush()
+ids = tokenizer.encode("In the beginning")
+stream = Stream(tokenizer)
+text = "".join(map(stream.push, ids)) + stream.flush()
 """
 
 from __future__ import annotations

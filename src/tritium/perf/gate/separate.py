@@ -105,7 +105,7 @@ def _looks(old: Run, before: Results, new: Run, after: Results) -> list[Look]:
     sides = ((old, before), (new, after))
     out: list[Look] = []
     for name, usual in (("clock", CLOCK), ("team", SHARED), ("waiting", WAITING)):
-        if all((series := run.of(name)) is not None and series.flat for run, _ in sides):
+        if all(_is_beside(run, name) for run, _ in sides):
             out.append((name, usual))
     if not out and all(_canary(results, COMPUTE, run.arm) for run, results in sides):
         out.append((COMPUTE, CLOCK))
@@ -113,6 +113,12 @@ def _looks(old: Run, before: Results, new: Run, after: Results) -> list[Look]:
     if out and share > 0:
         out.append((MEMORY, (share, MEMORY_SD)))
     return out
+
+
+def _is_beside(run: Run, name: str) -> bool:
+    """Return True if every round of a run has this look beside it."""
+    wall, looks = run.of("wall"), run.of(name)
+    return wall is not None and looks is not None and [len(g) for g in wall.values] == [len(g) for g in looks.values]
 
 
 def _rounds(run: Run, metric: str, looks: Sequence[Look], results: Results) -> Rounds:
